@@ -37,6 +37,8 @@ ADAPTED = ("torch", "ray", "ortools", "duckdb", "pandas", "pyarrow", "optuna")
 #: Ways to run what a file says.
 UNSAFE_NAMES = {"eval", "exec", "compile", "__import__"}
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+#: Writes methods of our dataclasses from the names of their fields, as `dataclass` does.
+WRITES_METHODS = "dovetail.frozen"
 #: The one loader of users' YAML, a subclass of yaml.SafeLoader.
 YAML_READER = "dovetail.documents"
 
@@ -217,7 +219,19 @@ def test_nothing_runs_what_a_file_says():
         for module in MODULES.values()
         if (names := UNSAFE_NAMES & dict(called_names(module)).keys() | UNSAFE_MODULES & imported_packages(module))
     }
+    assert unsafe.pop(WRITES_METHODS) == {"exec"}
     assert_none("nothing runs what a file says", (f"{name}: {sorted(names)}" for name, names in unsafe.items()))
+
+
+def test_frozen_dataclasses_are_defined_the_cheap_way():
+    usual = ("dataclass(frozen=True, slots=True)", "dataclass(frozen=True, slots=True, kw_only=True)")
+    costly = [
+        f"{module.name}.{node.name}"
+        for module in MODULES.values()
+        for node in module.classes
+        if any(ast.unparse(mark) in usual for mark in node.decorator_list)
+    ]
+    assert_none("`frozen` of dovetail.frozen defines a frozen dataclass", costly)
 
 
 def yaml_loads(module: Module) -> list[str]:

@@ -1,6 +1,7 @@
 """`python -m dovetail`, and the command `dovetail`."""
 
 import gc
+import os
 import signal
 from types import FrameType
 
@@ -8,6 +9,8 @@ from types import FrameType
 def main() -> None:
     """Loads the command line and runs it; an interrupt before a command begins ends it with a sentence too."""
     gc.set_threshold(100_000)  # a command is short and its data has few cycles
+    # or pydantic looks through all that is installed for packages that extend it
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave_early)
     from dovetail.cli import main as run
@@ -17,8 +20,6 @@ def main() -> None:
 
 def leave_early(_number: int, _frame: FrameType | None) -> None:
     """Ends the process; the command line takes this back when a command begins."""
-    import os
-
     os.write(2, b"dovetail: was interrupted before it began; let it run longer.\n")
     os._exit(130)
 

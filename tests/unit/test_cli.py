@@ -15,6 +15,7 @@ import yaml
 
 import dovetail as dt
 from dovetail.cli import main
+from dovetail.cli.commands import PLACES
 
 CONFIG = {
     "model_type": "mixtral", "hidden_size": 128, "vocab_size": 1000, "num_hidden_layers": 4,
@@ -83,6 +84,33 @@ def test_help_loads_nothing_heavy(arguments):
     done = command("-c", program, *arguments)
     assert done.returncode == 0
     assert {name.partition(".")[0] for name in done.stderr.split()} & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", ["estimate", "models"])
+def test_a_command_loads_no_other(name):
+    program = (
+        "import sys\nfrom dovetail.cli import main\ntry:\n    main(sys.argv[1:])\n"
+        "except SystemExit as end:\n    assert not end.code\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = command("-c", program, name, "--help")
+    loaded = set(done.stderr.split())
+    commands = {place.partition(":")[0] for place in PLACES.values()}
+    assert loaded & commands == {f"dovetail.cli.{name}"}
+
+
+def test_a_command_looks_for_no_packages_that_extend_pydantic():
+    program = (
+        "import importlib.metadata, sys\nimportlib.metadata.entry_points = None\nfrom dovetail.__main__ import main\n"
+        "main()"
+    )
+    assert "megatron" in command("-c", program, "frameworks", "list").stdout
+
+
+def test_every_command_is_in_the_help(run):
+    lines = run("--help").partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(PLACES)
+    for name in PLACES:
+        assert f" {name} [OPTIONS]" in run(name, "--help")
 
 
 def test_the_version_is_the_packages(run):

@@ -229,7 +229,7 @@ def test_the_last_json_line_is_written_though_the_search_failed(capsys):
 def test_json_has_every_field_and_no_infinity():
     text = json.dumps(replace(MIDWAY, gap=math.inf, bound=math.nan).as_json(), allow_nan=False)
     read = json.loads(text)
-    assert list(read) == ["event", *StudyProgress.__slots__]
+    assert list(read) == ["event", *StudyProgress.__match_args__]
     assert (read["event"], read["gap"], read["bound"]) == ("progress", None, None)
     assert read["pruned"] == {"warm_start": 8_123_456, "physical": 4_010_203, "profile": 0}
     assert (read["incumbent"], read["batches_total"]) == (0.0123456, 400)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LatentSizes:
     """Multi-head latent attention."""
 
@@ -22,7 +22,7 @@ class LatentSizes:
     value_dim: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MixtureSizes:
     """A mixture of experts."""
 
@@ -34,7 +34,7 @@ class MixtureSizes:
     """first layers with a dense feed-forward instead"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Architecture:
     """What a row says about its model; hashable, so that equal ones can be grouped."""
 

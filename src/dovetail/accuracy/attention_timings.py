@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from dovetail.cost.attention import (
 )
 from dovetail.cost.calibration import generation_of
 from dovetail.cost.units import chip_units
+from dovetail.frozen import frozen
 from dovetail.graph.mask import Mask, Span
 
 #: Kernels, by who wrote them → the libraries and names they were measured under. Training frameworks run cuDNN's and
@@ -54,7 +55,7 @@ FEWEST_TOKENS = 4096
 STREAMING = 0.82
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionMeasurement:
     """What the measured seconds hold besides the kernel of a long run; both are fitted with the kernels."""
 
@@ -66,7 +67,7 @@ class AttentionMeasurement:
 ATTENTION_MEASUREMENT = AttentionMeasurement(1.05e-5, ShortRuns(boost=0.17, half_s=3.6e-2))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionTimings:
     """Attention that was measured, forward or backward; arrays over rows."""
 
@@ -103,7 +104,7 @@ class AttentionTimings:
         return self.part(np.concatenate(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionErrors:
     """Errors of predicted times of attention, as fractions of the measured time."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from dovetail.cost.collective import TRANSPORT, Transport, tiered_seconds
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import NETWORK_STARTS
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware import MAX_CHIPS, Tier
 from dovetail.layout import CollectiveKind
 
@@ -63,7 +64,7 @@ HUGE = 2**28
 FEWEST = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveTiming:
     """One measured collective."""
 
@@ -82,7 +83,7 @@ class CollectiveTiming:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveTimings:
     """The measured collectives of a file, and why its other rows cannot be compared."""
 
@@ -90,7 +91,7 @@ class CollectiveTimings:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkFit:
     """What the links inside a node sustain, and what a collective costs before its first byte."""
 
@@ -99,7 +100,7 @@ class LinkFit:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveFit:
     """Fitted figures: per generation of chips, of networks between nodes, and of the protocols all share."""
 
@@ -109,7 +110,7 @@ class CollectiveFit:
     transport: Transport = TRANSPORT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveError:
     """Errors of one chip, operation and number of chips, as fractions; None if there are no such rows."""
 
@@ -252,7 +253,7 @@ def _descend(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -
     return [float(f"{value:.4g}") for value in values]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Batch:
     """Timings of one kind over equally many tiers, to be priced in one call; arrays are per tier and timing."""
 

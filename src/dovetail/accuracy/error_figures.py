@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Errors:
     """Figures over absolute errors relative to the measured value; as fractions, so 0.1 is 10 %."""
 

@@ -9,13 +9,13 @@ moved in turn, which costs one evaluation: variants are an axis of the arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.accuracy.parameters import Parameter, Prior, parameters_of, priced
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 
 #: Errors below this count as their square: identical configurations differ by 5 % between measurements.
 FLOOR = 0.03
@@ -27,7 +27,7 @@ ITERATIONS = 8
 DELTA, STEP = 0.02, 0.35
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """Fitted numbers of one fold and the posterior spread of each, as a logarithm."""
 
@@ -35,7 +35,7 @@ class Fit:
     spreads: Mapping[Parameter, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Space:
     """Numbers as a vector: logarithms of `parameters`, linear in the unknowns."""
 

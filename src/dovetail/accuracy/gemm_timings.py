@@ -8,7 +8,7 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import chip_units
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 
 MAX_BYTES = 256 * 2**20
 MAX_TIMINGS = 1_000_000
@@ -47,7 +48,7 @@ CHIPS: Mapping[str, str | None] = {
 CHECKS = frozenset({"b200-180gb (simumax)"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """A kind of matrix-product kernel that sources measured."""
 
@@ -72,7 +73,7 @@ KERNELS: Mapping[str, tuple[str, Kernel]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShortRuns:
     """Short measurements end before power limits the clock; the model ignores this, since training steps are long.
 
@@ -91,7 +92,7 @@ LAUNCH_S = 2.2e-6
 SMALLEST_GAIN = 1e-7
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timings:
     """Products one source measured on one chip with one kernel."""
 
@@ -108,7 +109,7 @@ class Timings:
         return replace(self, gemm=part, seconds=self.seconds[rows])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmErrors:
     """Errors of predicted times of products, as fractions of the measured time."""
 
@@ -124,7 +125,7 @@ class GemmErrors:
     bias: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmFit:
     """Efficiencies of a generation (or chip) with a kernel."""
 
@@ -257,7 +258,7 @@ _START = (0.75, 0.8)
 _CLIP = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FitTask:
     """Timings to fit, their chip and what each row weighs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from dovetail.cost.calibration import generation_of
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds
 from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import chip_units
+from dovetail.frozen import frozen
 
 NEEDED = (
     "chip", "kernel", "tokens", "hidden", "expert_ffn", "experts", "top_k", "moe_tp", "moe_ep", "dtype",
@@ -38,7 +39,7 @@ _CLIP = 0.5
 _SWEEPS = 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertTimings:
     """Forward passes of one chip's experts, measured with kernels of one precision; arrays over the rows."""
 
@@ -73,7 +74,7 @@ class ExpertTimings:
         return replace(self, **arrays)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AroundProducts:
     """What measurements have around the products, which run as batches of dense ones do; fitted by `fit_grouped`.
 
@@ -89,7 +90,7 @@ class AroundProducts:
 AROUND_PRODUCTS = AroundProducts()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertErrors:
     """Errors of predicted forward passes of experts, as fractions of the measured time."""
 

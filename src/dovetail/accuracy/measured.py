@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph.count import matmul_flops
 from dovetail.graph.operator import Phase
 from dovetail.models import Job
@@ -15,7 +15,7 @@ from dovetail.models.model import HEAD
 Metric = Literal["step time", "tokens per second", "FLOPS", "derived step time"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """Seconds of one step, and the figure they come from."""
 

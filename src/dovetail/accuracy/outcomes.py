@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from dovetail.accuracy.predict import UNSEEN, fullest_bytes
 from dovetail.accuracy.rows import MeasuredOutcome, Refusal
 from dovetail.arrays import Floats
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.step.capacity import FIT_RISK
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
@@ -27,7 +28,7 @@ SCALES = (0.005, 0.5)
 BINS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PredictedOutcome:
     """An outcome and what the model says of it."""
 
@@ -47,7 +48,7 @@ class PredictedOutcome:
         return self.outcome.outcome == "fits"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReliabilityBin:
     """Runs whose P(fits) is within a bin."""
 
@@ -58,7 +59,7 @@ class ReliabilityBin:
     fits_share: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WithinRisk:
     """Runs of plans that a search takes at its usual risk, and how many ran out of memory."""
 
@@ -66,7 +67,7 @@ class WithinRisk:
     oom: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FitScore:
     """How often P(fits) ≥ 0.5 was right, the run's family left out."""
 

@@ -10,13 +10,14 @@ import numpy as np
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_followed
+from dovetail.frozen import frozen
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import FrameworkFacts, Overheads, overheads_of, plan_facts
 
 #: Efficiencies of a chip generation that runs can tell apart; the other fields keep their part model's value.
 FITTED_EFFICIENCIES = ("matrix", "matrix_half", "attention_forward", "attention_backward", "memory", "link")
 #: Overheads of a framework that its runs can tell apart; with what its memory needs at most five numbers each.
-FITTED_OVERHEADS = {
+FITTED_OVERHEADS: Mapping[str, tuple[str, ...]] = {
     "megatron": ("host_s", "traffic", "exposed", "microbatch_s"),
     "megatron-2022": ("host_s", "traffic", "microbatch_s"),
     "deepspeed": ("host_s", "traffic", "microbatch_s"),
@@ -34,7 +35,7 @@ class Parameter:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prior:
     """The prior of a number: its value, and the spread of its logarithm."""
 
@@ -90,6 +91,6 @@ def profiled_at(run: MeasuredRun, values: Mapping[str, Floats]) -> ProfiledJob:
     efficiencies = calibration(task.cluster.chip, task.job.precision).efficiencies
     efficiencies = replace(efficiencies, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
     overheads = overheads_of(task.framework)
-    overheads = replace(overheads, **{name: values[name] for name in Overheads.__slots__ if name in values})
+    overheads = replace(overheads, **{name: values[name] for name in Overheads.__match_args__ if name in values})
     facts = plan_facts(task.plan, task.framework, task.job, overheads)
     return profiled_job(task.plan, task.job, task.cluster, facts, efficiencies)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 
 from dovetail.cost.calibration import calibration
+from dovetail.frozen import frozen
 from dovetail.plans.plan_file import task_of
 from dovetail.step.energy import step_energy
 from dovetail.step.evaluate import evaluation_of, step_of
@@ -19,7 +19,7 @@ from dovetail.step.facts import plan_facts
 from dovetail.step.power import Ranged, step_power
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublishedPower:
     """A published figure: watts for each chip, or joules for each token, of a chip alone or with what is around it."""
 
@@ -38,7 +38,7 @@ class PublishedPower:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PowerPrediction:
     """What the model says of a published run, at its MFU."""
 

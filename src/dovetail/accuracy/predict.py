@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dovetail.accuracy.parameters import parameters_of, shipped_values, step_at
 from dovetail.accuracy.rows import MeasuredRun, Refusal
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.step.evaluate import evaluation_of
 from dovetail.step.evaluation import Evaluation
 
@@ -23,7 +24,7 @@ UNSEEN: Mapping[str, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prediction:
     """A measured run and its prediction."""
 

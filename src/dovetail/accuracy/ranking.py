@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from statistics import fmean, median
 
 from dovetail.accuracy.predict import Prediction
+from dovetail.frozen import frozen
 from dovetail.plans.plan import Plan
 
 #: Fewer plans than this say little about a choice.
@@ -25,7 +26,7 @@ FEWEST_PLANS = 3
 INDISTINCT = 0.03
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankedPlan:
     """One plan of a group."""
 
@@ -33,7 +34,7 @@ class RankedPlan:
     predicted_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranking:
     """Figures over groups of plans measured under equal conditions; None if there is nothing to rank."""
 
@@ -50,7 +51,7 @@ class Ranking:
     """mean over the groups that have such pairs"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RatioErrors:
     """How far predicted ratios of two plans' step times are off; a group counts once, however many pairs it has."""
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, ModelGraph, Operator
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
 from dovetail.profile.modules import MODULES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecomputeReading:
     """A plan's recompute choice, the share of blocks it applies to, and what was assumed."""
 

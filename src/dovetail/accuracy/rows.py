@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +24,7 @@ from dovetail.accuracy.row_plan import read_plan, slices
 from dovetail.accuracy.row_recompute import RecomputeReading
 from dovetail.accuracy.table import TableRow, read_table
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import GRIDS
 from dovetail.models import Job, Model
@@ -65,7 +66,7 @@ FORCED = ("force-balanced", "forced load balance", "forced balance")
 ASSUMED_LOADS = "the loads of experts are assumed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredRun:
     """A run that can be predicted, and what was measured."""
 
@@ -87,7 +88,7 @@ class MeasuredRun:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredOutcome:
     """A run that fitted or ran out of memory, and its peak if it was measured."""
 
@@ -102,7 +103,7 @@ class MeasuredOutcome:
     """whose peak it is: the first stage's (0) or the last one's (-1); None: the fullest one's"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """A usable row that cannot be predicted, and why."""
 
@@ -111,7 +112,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredRuns:
     """The runs of a file."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar, get_args
 
 from dovetail.accuracy.error_figures import Errors, errors_of, macro_average
@@ -12,6 +12,7 @@ from dovetail.accuracy.predict import Prediction
 from dovetail.accuracy.ranking import Ranking, RatioErrors, rank, ratio_errors
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.step.ties import TIE_MARGIN
 
 #: A measured run fits; predicting otherwise counts as a miss if more than this share of the memory is missing.
@@ -24,7 +25,7 @@ KEYS: tuple[Key, ...] = get_args(Key)
 NameT = TypeVar("NameT", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slice:
     """The figures over a part of the runs."""
 
@@ -39,7 +40,7 @@ class Slice:
     """of step time, with every family predicted by a fit to the others"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorstGroup:
     """Runs of one model on one chip from one family, and their errors."""
 
@@ -49,7 +50,7 @@ class WorstGroup:
     step_time: Errors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftOut:
     """The figures with every family predicted by a fit to the others."""
 
@@ -57,7 +58,7 @@ class LeftOut:
     macro: Errors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scoreboard:
     """Predictions against measured runs."""
 

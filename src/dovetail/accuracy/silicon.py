@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail import hardware
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.hardware import Coefficient, Technology
 from dovetail.hardware.design import design_of
 from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.technology import End
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Anchor:
     """A chip, the area of its dies and the power it is designed for."""
 
@@ -38,7 +39,7 @@ ANCHORS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CoefficientPrior:
     """The prior of a fitted coefficient at 7 nm, and the spread of its logarithm."""
 

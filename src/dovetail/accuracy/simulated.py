@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,7 @@ from dovetail.accuracy.ranking import Ranking, rank
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.accuracy.scoreboard import NAMES, Key
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.simulation.long_steps import played
 from dovetail.simulation.simulate import step_writer
 from dovetail.step.evaluate import step_from
@@ -27,7 +28,7 @@ NAMED = 8
 DISTINCT = 0.0005
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simulated:
     """A run with the predictions of model and simulation."""
 
@@ -35,7 +36,7 @@ class Simulated:
     simulation: Prediction
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorSummary:
     """Errors of one kind of prediction, and how it ranks plans."""
 
@@ -43,7 +44,7 @@ class ErrorSummary:
     ranking: Ranking
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """A set of runs as predicted by model and simulation."""
 
@@ -69,7 +70,7 @@ class Compared:
         return None if ours is None or theirs is None else ours - theirs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupDifference:
     """Runs of one model on one chip from one family, as both predict them."""
 
@@ -87,7 +88,7 @@ class GroupDifference:
         return self.simulation_mape - self.model_mape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedScore:
     """Simulation against measured runs, and against the model's predictions of them."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail.accuracy.predict import Prediction
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.cost.calibration import PRECISION_ROWS, generation_of
 from dovetail.cost.step_errors import ErrorClass, JobClass, Seen, merged_upward, scale_of
+from dovetail.frozen import frozen
 from dovetail.graph.routing import EXPERT_TOKENS
 
 #: Classes with fewer runs are merged into the class they are part of; a class of any framework has what is left.
@@ -21,7 +21,7 @@ FEWEST_LEFT = 20
 COVERAGE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftOutRun:
     """A run, its class, and measured over predicted step time without its family."""
 

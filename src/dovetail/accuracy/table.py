@@ -9,11 +9,11 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail.documents import read_bytes
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ROWS = 100_000
@@ -27,7 +27,7 @@ MAX_COUNT = 2**40
 _NO_CELLS: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableRow:
     """One line of the file; an empty cell and a missing column read the same."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dovetail.accuracy.user_timings import TimedNumbers, rounded
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster, cluster
 from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 
@@ -36,7 +37,7 @@ UNTOLD = 0.98
 _FIXED = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """One efficiency before and after the fit, and its basis."""
 
@@ -49,7 +50,7 @@ class Number:
     """its relative uncertainty; None if no run was fitted"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UserChipFit:
     """A chip fitted to a user's measurements, and the errors of step times; None if there are no runs."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from dovetail.accuracy.gemm_timings import KERNELS, GemmErrors, GemmFit, fit_gem
 from dovetail.accuracy.nccl_tests import read_nccl_tests
 from dovetail.cost.calibration import PRECISION_ROWS, generation_of, power_share
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip
 
 #: With fewer products, matrix units and memory cannot be told apart.
@@ -30,7 +31,7 @@ FEWEST_PRODUCTS = 8
 BLOCK_SCALED = "fp8_block"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimedNumbers:
     """Efficiencies from timings, and the model's errors on them as fractions of the measured time."""
 

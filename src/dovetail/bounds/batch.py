@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints, distinct
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.frozen import frozen
 from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
@@ -22,7 +22,7 @@ from dovetail.step.plan_kernels import evaluate_plans
 from dovetail.step.plan_tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidates:
     """Plans without their partition: which skeleton of the batch, which policy, which state."""
 
@@ -38,7 +38,7 @@ class Candidates:
         return Candidates(self.skeleton[which], self.policy[which], self.state[which])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluated:
     """Candidates with partitions: seconds of the pipeline (exact, or a lower bound) and of the rest; peak bytes."""
 

@@ -13,7 +13,6 @@ which no plan has; more plans make a bound lower, never wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
@@ -23,6 +22,7 @@ from dovetail import frameworks
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.hardware_bound import PEAKS, Demands, blocks_of, demands, formats_of
 from dovetail.cost.units import OPERANDS, chip_units
+from dovetail.frozen import frozen
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
@@ -61,7 +61,7 @@ def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro
     return np.moveaxis(bounds, -1, 0).reshape(*designs.shape, len(jobs), len(micro_batches))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Times:
     """Seconds that designs take for one of each demand, and what all have in common."""
 

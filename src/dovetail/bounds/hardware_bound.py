@@ -33,6 +33,7 @@ from dovetail.bounds.least_work import LeastWork, forward_shares, least_work
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.units import chip_units, tier_arrays
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan_batch import PlanBatch
@@ -66,7 +67,7 @@ def hardware_bound(
     return asked.seconds(_pace(cluster, units, sustained)) * (1 - TOLERANCE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """What a chip does in a second at best; numbers, or arrays over chips."""
 
@@ -78,7 +79,7 @@ class Pace:
     sent_bytes_per_s: tuple[Floats, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demands:
     """What a step of a plan asks of a chip at least; arrays over plans."""
 
@@ -98,7 +99,7 @@ class Demands:
         return longest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formats:
     """The numbers a chip multiplies for a job: all of a chip that its demands depend on."""
 

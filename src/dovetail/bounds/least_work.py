@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.cost.operators import runs_narrow
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator, Phase, Role, Tensor, Unit, differentiate, flops
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Sizes, as_array
@@ -31,7 +31,7 @@ _PHASES = (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
 _STREAM = ("batch", "seq", "hidden")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeastWork:
     """Work and bytes of one sequence; the first axis is the layer class, the second the phase."""
 
@@ -87,7 +87,7 @@ def least_work(job: Job, narrow_bytes: float | None) -> LeastWork:
     return _counts(_Shared(job.graph()), job.seq_len, narrow_bytes, job.element_bytes()[Element.COMPUTE])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Shared:
     """A graph as a cache key: graphs are built once per model and shared, so identity serves."""
 

@@ -1,4 +1,4 @@
-"""The command line: thin, one file per command; heavy packages load when a command needs them."""
+"""The command line: thin, one file per command, loaded when it is called; heavy packages when it needs them."""
 
 from __future__ import annotations
 
@@ -9,59 +9,17 @@ from typing import Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli import (
-    calibrate,
-    chips,
-    clusters,
-    diff,
-    estimate,
-    explore,
-    export,
-    fit,
-    frameworks,
-    import_launch,
-    models,
-    place,
-    plan,
-    report,
-    schedule,
-    serve,
-    simulate,
-    spaces,
-    validate,
-    wafers,
-)
+from dovetail.cli.commands import SETTINGS, CommandLine
 from dovetail.cli.compiling_line import show_compiling
 from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 from dovetail.errors import InputError
 
 app = typer.Typer(
     name="dovetail",
+    cls=CommandLine,
     help="Find the chip, the wafer or cluster, and the parallel plan that train a model best, with a proof.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **SETTINGS,
 )
-app.add_typer(models.app, name="models")
-app.add_typer(chips.app, name="chips")
-app.add_typer(clusters.app, name="clusters")
-app.add_typer(wafers.app, name="wafers")
-app.add_typer(spaces.app, name="spaces")
-app.add_typer(frameworks.app, name="frameworks")
-app.command("estimate")(estimate.estimate)
-app.command("simulate")(simulate.simulate)
-app.command("plan")(plan.plan)
-app.command("fit")(fit.fit)
-app.command("export")(export.export)
-app.command("import")(import_launch.import_launch)
-app.command("diff")(diff.diff)
-app.command("explore")(explore.explore)
-app.command("schedule")(schedule.schedule)
-app.command("place")(place.place)
-app.command("report")(report.report)
-app.command("serve")(serve.serve)
-app.command("validate")(validate.validate)
-app.command("calibrate")(calibrate.calibrate)
 
 
 def _print_version(requested: bool) -> None:

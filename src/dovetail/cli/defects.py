@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
     from dovetail.hardware import Cluster, DefectMap
@@ -26,7 +27,7 @@ LinkDefectRate = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Of the drawn defects; default: 0.")]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DefectOptions:
     """What the options say of dead dies and links."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import dovetail as dt
 from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
 from dovetail.cli.evaluation import (
     exit_unless_fits,
@@ -39,10 +38,11 @@ def estimate(
 ) -> None:
     """Estimate a given plan: step time, memory, energy, and where the time goes."""
     from dovetail.memory.reserved import reserved_memory
+    from dovetail.step.evaluate import evaluated_step
 
     task = DefectOptions(defects, defect_rate, link_defect_rate, seed).task(plan)
-    result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
-    reserved = reserved_memory(result, task.plan, task.job, task.cluster, task.framework)
+    evaluated = evaluated_step(task.plan, task.job, task.cluster, task.framework)
+    result, reserved = evaluated.evaluation, reserved_memory(evaluated, task.plan, task.framework)
     changes = () if result.fits else _changes(task)
     if as_json:
         from dovetail.report.answer_fields import evaluation_fields

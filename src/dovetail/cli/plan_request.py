@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dovetail.cli.defects import DefectOptions
+from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
     from dovetail.search import Space
@@ -15,7 +15,7 @@ Objective = Literal["time", "cost", "energy"]
 Strategy = Literal["named", "free"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanRequest:
     """The options of `dovetail plan` that are not part of the question."""
 

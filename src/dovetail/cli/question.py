@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import dovetail as dt
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
     from dovetail.hardware import Cluster
@@ -35,7 +35,7 @@ _NEEDED = ("job.model", "job.seq_len", "job.global_batch")
 MOST_COUNTS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A question that still leaves the number of chips open."""
 

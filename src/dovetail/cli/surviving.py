@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.units import percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.step.evaluation import Evaluation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SurvivingPlan:
     """A plan on the whole wafer it was made for, and what is left of it on the damaged one."""
 

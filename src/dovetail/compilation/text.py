@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from dovetail.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class KernelText:
     """What decides what a kernel computes: a function, and options of the compiler."""
 

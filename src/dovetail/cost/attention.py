@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph import Operator
 from dovetail.graph.mask import Mask, Span
 from dovetail.graph.size import Sizes, as_array, product
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionUnits:
     """What fused attention needs to know of a chip."""
 
@@ -40,7 +39,7 @@ HEAD_STEP = 32
 WIDEST_VALUES = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionKernels:
     """What the fused kernels of all GPUs have in common; pairs are of forward and backward."""
 
@@ -58,7 +57,7 @@ class AttentionKernels:
 ATTENTION_KERNELS = AttentionKernels(exponents=1.23, block_s=(2.27e-6, 7.05e-6), tail=(0.59, 1.47), exposed=0.51)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionWork:
     """Attention of one chip, forward or backward: numbers, or arrays over cases."""
 

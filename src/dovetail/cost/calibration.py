@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from pydantic import Field
 from dovetail import hardware
 from dovetail.arrays import Floats
 from dovetail.documents import Spec, parse_document, validate
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip
 
 Basis = Literal["own", "fitted", "transfer", "assumed"]
@@ -25,7 +26,7 @@ of the chip it follows; assumed: no runs at all"""
 PRECISION_ROWS: Mapping[str, str] = {"bf16": "half", "fp16": "half", "fp8": "fp8", "fp4": "fp4", "fp32": "half"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Efficiencies:
     """Parts of a chip's peaks that are sustained; numbers, or arrays over variants that are tried at once."""
 
@@ -56,7 +57,7 @@ OTHERS = (
 POWER_EXPONENT = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """A chip's efficiencies at a precision, and what they rest on."""
 

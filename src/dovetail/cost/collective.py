@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from dovetail.arrays import Bools, Floats
 from dovetail.cost.grid import as_tier
 from dovetail.cost.tier import TierArrays
+from dovetail.frozen import frozen
 from dovetail.graph.routing import ONE_GROUP, ExpertGroups
 from dovetail.layout import CollectiveKind
 
@@ -20,7 +20,7 @@ CHAIN = 8
 SWITCH_STARTS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transport:
     """How messages cross links, on all chips: fitted on nccl-tests of seven GPUs (docs/explanation/collectives.md)."""
 
@@ -58,7 +58,7 @@ def tiered_seconds(
     return tiered_time(kind, groups, size, transport, receivers, limit).seconds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveTime:
     """What a collective takes alone, and for how much of it each tier's links are busy."""
 
@@ -123,7 +123,7 @@ def _faster(one: CollectiveTime, other: CollectiveTime, possible: Bools | bool =
     return CollectiveTime(np.where(faster, other.seconds, one.seconds), busy)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Way:
     """The tiers of one collective, innermost first."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 import numpy as np
 
 from dovetail.arrays import Floats, summed
 from dovetail.cost.shapes import Gemm
 from dovetail.cost.systolic import array_cycles, streamed_elements
+from dovetail.frozen import frozen
 
 #: Thread-block tiles of stock kernels (CUTLASS and cuBLAS name these sizes), largest first.
 GPU_TILES: tuple[tuple[int, int], ...] = (
@@ -19,7 +20,7 @@ GPU_TILES: tuple[tuple[int, int], ...] = (
 MOST_WAYS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuKernels:
     """What stock matrix kernels have in common on every GPU; fitted by accuracy.gemm_timings.fit_kernels.
 
@@ -38,7 +39,7 @@ class GpuKernels:
 GPU_KERNELS = GpuKernels()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MatrixUnits:
     """What a matrix product needs to know of a chip; every field an array over chips."""
 
@@ -69,7 +70,7 @@ class MatrixUnits:
         return max(np.ndim(getattr(self, each.name)) for each in fields(self))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cast:
     """The kernels ahead of a product that make its left operand narrow."""
 

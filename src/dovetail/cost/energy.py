@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from dovetail import hardware
 from dovetail.arrays import Floats, summed
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes, runs_narrow
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph.tensor import Element
 from dovetail.hardware import Chip, Coefficient, Technology
 from dovetail.hardware.design import Designs, design_of
@@ -49,7 +50,7 @@ RUNNING = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnergyRates:
     """Joules of each operation and byte into a chip's board, and watts whatever runs."""
 
@@ -64,7 +65,7 @@ class EnergyRates:
         return sum(number * getattr(self, name) for name, number in counts.items()) + chip_s * self.standing_w
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RangedRates:
     """The rates of a chip, and with each coefficient at its low and high end, the others at their values."""
 

@@ -15,6 +15,7 @@ from dovetail.cost.contraction import MatrixUnits, gpu_seconds, off_chip_bytes, 
 from dovetail.cost.experts import fullest_load
 from dovetail.cost.shapes import Gemm, gemm_of, stacked
 from dovetail.cost.vector import VectorUnits, vector_seconds
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import SettledSizes, Size, Sizes, as_array, divided, product
@@ -22,7 +23,7 @@ from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator, degree
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cores:
     """How many cores of each kind a chip has, and what a cycle is."""
 
@@ -36,7 +37,7 @@ class Cores:
 Sharing = Literal["none", "scheduled", "least", "asymptotic"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChipUnits:
     """A chip (or an array of chips) as operator models see it, for one precision."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes, as_array, product
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm:
     """`batch` products of an m × k by a k × n matrix; fields are arrays of one shape."""
 

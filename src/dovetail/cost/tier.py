@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GridAxis:
     """One axis of a mesh or torus."""
 
@@ -18,7 +17,7 @@ class GridAxis:
     wraps: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TierArrays:
     """One network tier as collectives see it; every field an array or a number."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VectorUnits:
     """What vector work needs to know of a chip; every field an array over chips."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import MAX_CHIPS, Chip, Cluster, Rates
 from dovetail.hardware.network import fit_tiers
 
@@ -13,7 +14,7 @@ from dovetail.hardware.network import fit_tiers
 CAPACITY, BANDWIDTH, FLOPS = "memory capacity", "memory bandwidth", "matrix FLOP/s"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Knob:
     """One thing of a cluster that there can be more of."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.plans.plan_file import plan_of_document
 from dovetail.search.answer import Answer
 from dovetail.search.membership import covers
@@ -18,7 +18,7 @@ from dovetail.units import percent_text, seconds_text
 _NAMED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Covered:
     """What is to say of the plan."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dovetail.errors import InputError
 from dovetail.explanation.changed_plan import changed_plan, is_even
+from dovetail.frozen import frozen
 from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.overlaps import settled
@@ -29,7 +30,7 @@ TOGETHER = (
 _FOLLOWING = ("data_parallel", "num_microbatches")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """One change of the first plan, and what it comes to."""
 
@@ -51,7 +52,7 @@ class Difference:
         return None if self.gain is None else ratio_interval(1 - self.gain).distinguishable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """Both plans and all that differs, the largest gain first."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, cast
 
 from dovetail.explanation.interval import Interval
 from dovetail.explanation.marginal import LOWEST, MOST, Marginal, StaysBest
 from dovetail.explanation.neighbours import Neighbour
 from dovetail.explanation.smallest_fix import SmallestFix
+from dovetail.frozen import frozen
 from dovetail.plans.plan import Plan
 from dovetail.plans.words import plan_words
 from dovetail.units import bytes_text, percent_text, seconds_text
@@ -24,7 +25,7 @@ UNPROVEN = " (not proven)"
 BAR = 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageBytes:
     """Memory of the chips of the fullest stage."""
 
@@ -35,7 +36,7 @@ class StageBytes:
     capacity_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explanation:
     """Why a plan is best; where no plan fits, what is missing and the smallest fix."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any
@@ -14,6 +14,7 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.errors import InputError
 from dovetail.explanation.changed_plan import changed_plan
 from dovetail.explanation.plan_changes import KINDS, RECOMPUTE, Values
+from dovetail.frozen import frozen
 from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
@@ -38,7 +39,7 @@ _LEVELS: tuple[Level, ...] = ("degrees", "pipeline", "sharding")
 Change = tuple[str, Hashable]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FittingChange:
     """One or two changes of a plan that make it fit, and what it takes then."""
 

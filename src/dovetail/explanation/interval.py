@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import dataclass
 
 from dovetail.cost.calibration import calibration
 from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.cost.step_errors import errors_of_class, scale_of
+from dovetail.frozen import frozen
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -17,7 +17,7 @@ from dovetail.models import Job
 NINE_IN_TEN = 1.645
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interval:
     """Where nine in ten measured step times would be, by the errors on published runs and what is assumed."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
 from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node
 from dovetail.explanation.neighbourhood import Neighbourhood
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
@@ -31,7 +31,7 @@ RIVALS = 16
 Timed = Callable[[Plan, float], float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Marginal:
     """What more of one thing is worth."""
 
@@ -48,7 +48,7 @@ class Marginal:
     proven: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StaysBest:
     """The factors of one thing between which no rival is faster, and who is beyond them."""
 

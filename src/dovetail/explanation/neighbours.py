@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.errors import InputError
 from dovetail.explanation.neighbourhood import Neighbourhood
+from dovetail.frozen import frozen
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Neighbour:
     """The best plan with one field forced to another value."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from dovetail.frozen import frozen
 from dovetail.plans.derive import even_layers
 from dovetail.plans.domains import BY_BLOCK
 from dovetail.plans.partitions import listed_partitions
@@ -25,7 +25,7 @@ ValuesOf = Callable[[Task, Space, Values], Iterator[dict[str, Any]]]
 RECOMPUTE = ("recompute", "recompute_share", "recompute_by_block")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangeKind:
     """One thing that can be changed."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
@@ -19,7 +18,7 @@ MEMORY, CHIPS = "memory of each chip", "chips"
 NODES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SmallestFix:
     """A change of the hardware that makes the job fit, and the plan it fits with."""
 
@@ -34,7 +33,7 @@ class SmallestFix:
     """of all that was tried, no smaller change does; otherwise a search for one ran out of time"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fixes:
     """The smallest changes that were found, each of one thing; and what could not be settled in the time given."""
 

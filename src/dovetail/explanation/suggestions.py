@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Literal
 
 from dovetail.errors import InputError
 from dovetail.explanation.changed_hardware import with_chips
+from dovetail.frozen import frozen
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 from dovetail.step.ties import TIE_MARGIN
@@ -17,7 +18,7 @@ from dovetail.step.ties import TIE_MARGIN
 NEAR = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggestion:
     """Another value of what was asked, and the tokens a chip would be through in a second, over those of the answer."""
 

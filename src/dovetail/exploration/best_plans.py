@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.write import plan_part
@@ -39,7 +39,7 @@ def bound_of(answer: Answer) -> float:
     return np.inf if bound is None else bound
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchedCandidate:
     """What the search for one candidate's plans found."""
 

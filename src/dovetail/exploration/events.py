@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from dovetail.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class StudyProgress:
     """How far a study is: numbers of designs, the best value so far and how much better any could be."""
 

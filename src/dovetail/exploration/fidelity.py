@@ -13,7 +13,7 @@ At each level we drop a candidate if a point of the front beats its bound. A bat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
@@ -46,7 +47,7 @@ AT_ONCE = 512
 WAFERS_DRAWN, WAFERS_PROFILED = 2**16, 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """A range of designs of the space with one number of chips."""
 
@@ -57,7 +58,7 @@ class Range:
     front: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CandidateBatch:
     """Candidates with lower bounds of their jobs' step times."""
 
@@ -69,7 +70,7 @@ class CandidateBatch:
     front: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WarmStarts:
     """Find good candidates to start with: of a sample, or among those given with their bounds."""
 
@@ -79,7 +80,7 @@ class WarmStarts:
     least_s: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leading:
     """The designs of a range with the lowest bounds."""
 
@@ -90,7 +91,7 @@ class Leading:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreeBatch:
     """Candidates for one stage of the search of free mappings."""
 
@@ -102,7 +103,7 @@ class FreeBatch:
     front: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """A candidate to simulate, with the model's best plan of every job if known."""
 
@@ -342,7 +343,7 @@ class Worker:
         return np.unique(np.concatenate(leading))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Alike:
     """What tables depend on: a job, a number of chips, their network and the formats of their products."""
 

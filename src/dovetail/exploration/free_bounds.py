@@ -14,7 +14,6 @@ gradient sent to the store, or its weight sent back, at least once a step, besid
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dovetail.cost.operators import ChipUnits, PlacedWork, runs_narrow
 from dovetail.cost.units import OPERANDS
 from dovetail.exploration.wafers import least_state_bytes, sram_bytes
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, Operator, Phase, Tensor, differentiate
 from dovetail.graph.tensor import Element
 from dovetail.hardware import Cluster
@@ -38,7 +38,7 @@ from dovetail.step.facts import facts_of
 _FUSED = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorWork:
     """What an operator asks of all dies together in a step, and which part of their peaks it sustains at most."""
 
@@ -51,7 +51,7 @@ class OperatorWork:
     memory_efficiency: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepWork:
     """The work of all operators of a step."""
 

@@ -6,8 +6,6 @@ better than the best by more than the study's gap, the one with the lowest bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
@@ -21,13 +19,14 @@ from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 
 #: Leading designs by physics that are looked at for a warm start: physics knows little of designs with a store.
 LEADING, LEADING_WITH_STORE = 64, 512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refined:
     """What is known of the candidates after some batches."""
 

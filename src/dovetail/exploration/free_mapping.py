@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.errors import InputError
 from dovetail.exploration.study_file import StudyFile, StudyPlansPart
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.mapping.tiles.free_plan import SCHEDULES, ZERO_STAGES
 
 #: Fields of `plans` that are about the search of free mappings, not about fields of a plan.
 FREE_FIELDS = frozenset(("strategy", "gap", "work_limit"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreeMapping:
     """How free mappings of one design are searched."""
 

@@ -7,18 +7,18 @@ figure ≥ base + slope · T, with equality except for energy, whose dynamic par
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
+from dovetail.frozen import frozen
 
 #: Depreciation time of a system, for tokens per dollar. A usual figure for data centres.
 LIFE_S = 4 * 365.25 * 86400.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Objective:
     """How an objective is displayed; its `figure` is minimised."""
 
@@ -43,7 +43,7 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectiveBounds:
     """Lower bounds, candidates × objectives: figure ≥ base + slope · T."""
 
@@ -77,7 +77,7 @@ class ObjectiveBounds:
         return ObjectiveBounds(self.base[rows], self.slope[rows])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prices:
     """Costs of candidates that do not depend on the plan, as arrays."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.exploration.pareto import dominated, pareto
 from dovetail.exploration.store import Part
+from dovetail.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParetoFront:
     """Points in the order of their candidates; a single point with one objective."""
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from dovetail.errors import InputError, quoted
 from dovetail.exploration.executor import Work
+from dovetail.frozen import frozen
 
 #: Tasks submitted beyond two per worker, so that a single worker does not wait for the driver either.
 SPARE = 2
@@ -54,7 +55,7 @@ QUIET = {
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Raised:
     """What the work raised, in parts: an exception whose __init__ takes other arguments cannot be pickled."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
@@ -41,7 +41,7 @@ from dovetail.step.evaluate import least_step_s
 FIGURES = ("least_s", "plan_least_s", "model_s", "step_s")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replayed:
     """A simulated candidate; without plans if none fits."""
 

@@ -28,6 +28,7 @@ from dovetail.exploration.study_file import (
     StudyPlansPart,
 )
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.catalogue import space_document, space_from
 from dovetail.hardware.cluster import check_chips
@@ -49,7 +50,7 @@ _NOT_ASKED = {"executor": True, "output": True, "search": {"time_limit_s"}}
 _WINDOW, _FREE_WINDOW = 16, 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StudyJob:
     """A job and its normalised weight."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront, gap_between
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, RunStore
+from dovetail.frozen import frozen
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
@@ -31,7 +32,7 @@ from dovetail.step.ties import ratio_interval
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StudyResult:
     """The answer of a study, as JSON and by name."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +23,7 @@ from dovetail.exploration.arrow import Columns, columns_of, folder_at, joined, p
 from dovetail.exploration.folder import Folder, LocalFolder
 from dovetail.exploration.progress_file import ProgressFile
 from dovetail.exploration.records import INDEX, PARTS, RESULT, SCHEMA_VERSION, STUDY, TIMING, DamagedError, to_json
+from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
     from dovetail.exploration.arrow import Table
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _READS = "to read the designs of a run"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """The result of one batch."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -10,9 +9,10 @@ from pydantic import Field
 
 from dovetail.arrays import Floats
 from dovetail.documents import Spec
+from dovetail.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buckets:
     """Parameters that travel together: those of a layer, and at the end of a step at least so many."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -12,6 +11,7 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks.buckets import Buckets, BucketsSpec
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.frameworks.state import Allowance, AllowanceSpec, BytesAllowanceSpec, StateBytes, StateBytesSpec
+from dovetail.frozen import frozen
 from dovetail.graph import OPTIMIZERS
 
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
@@ -87,7 +87,7 @@ Several = Annotated[tuple[AnyT, ...], Field(strict=False, max_length=32)]
 ZeroStages = Annotated[tuple[Annotated[int, Field(ge=0, le=3)], ...], Field(strict=False, min_length=1, max_length=4)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrameworkOverlaps:
     """Which communication overlaps with computation."""
 
@@ -111,7 +111,7 @@ class FrameworkOverlaps:
     """the schedules in which transfers between stages are hidden"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Framework:
     """What one framework can run, and what that costs on top of the model's own work."""
 

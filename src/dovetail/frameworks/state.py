@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -11,13 +11,14 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.frameworks.parameter_bytes import ParameterBytes
+from dovetail.frozen import frozen
 from dovetail.graph import OPTIMIZERS
 from dovetail.units import parse
 
 Status = Literal["read", "measured", "fitted", "assumed"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateBytes:
     """Bytes per parameter before sharding, for one precision."""
 
@@ -114,7 +115,7 @@ class StateBytesSpec(Spec):
         return StateBytes(**self.model_dump())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allowance:
     """A figure that is not derived: its value, the ends it may lie between, and who says so."""
 

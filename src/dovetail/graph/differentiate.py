@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.frozen import frozen
 from dovetail.graph.function import FUNCTIONS
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.operator import (
@@ -22,7 +23,7 @@ from dovetail.graph.tensor import Element, Role, Tensor
 from dovetail.graph.verify import verify
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Backward:
     """A layer's backward: its graph, the gradients it is handed, and where each result stands."""
 

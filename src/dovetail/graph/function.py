@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from dovetail.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Function:
     """An elementwise function y = f(x0, x1, ...)."""
 

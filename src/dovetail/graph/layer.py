@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.graph.operator import Operator, union
 from dovetail.graph.size import DimSize, Size, Sizes, resolve
 from dovetail.graph.tensor import Role, Tensor
@@ -13,7 +13,7 @@ from dovetail.graph.tensor import Role, Tensor
 FREE_DIMS = ("batch", "seq")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerGraph:
     """Operators in an order in which they can run; every tensor is written once."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeVar
@@ -10,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph.size import Size, Sizes, as_array, exact
 
 NumberT = TypeVar("NumberT", Fraction, Floats)
@@ -24,7 +24,7 @@ class Span(StrEnum):
     TOP_K = "top_k"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mask:
     """Query × key pairs an attention needs, over the dims `query` and `key` of its operator.
 

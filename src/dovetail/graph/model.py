@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.graph.count import active_parameters, flops, matmul_flops, parameters, trained_parameters
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.operator import Kind, Operator, Phase, Unit
@@ -13,7 +13,7 @@ from dovetail.graph.tensor import Tensor
 from dovetail.graph.verify import GraphError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """`count` layers of one class in a row."""
 
@@ -21,7 +21,7 @@ class Run:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelGraph:
     """Layer classes, and the order in which they repeat from the embedding to the loss."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeAlias
 
+from dovetail.frozen import frozen
 from dovetail.graph.mask import Mask
 
 Attribute: TypeAlias = "int | float | str | bool"
@@ -53,7 +54,7 @@ class Unit(StrEnum):
     VECTOR = "vector"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Floating-point operations: so many per point of the box these dims span."""
 
@@ -62,7 +63,7 @@ class Work:
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchange:
     """What shards exchange when `dim` is sharded: `values` numbers per point of `dims`."""
 
@@ -73,7 +74,7 @@ class Exchange:
     passed_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """A tensor as an operator sees it: the operator's dim for each of the tensor's dims."""
 
@@ -81,7 +82,7 @@ class Operand:
     indices: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DimSplit:
     """What sharding one dim of an operator means."""
 
@@ -95,7 +96,7 @@ class DimSplit:
     exchanges: tuple[Exchange, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """One step of a layer: operands over named dims, work, and what its backward saves."""
 

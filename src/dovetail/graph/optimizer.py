@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from dovetail.frozen import frozen
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.operator import Kind, Operand, Operator, Phase, Unit, Work, vector_work
 from dovetail.graph.size import as_array, product
@@ -13,7 +13,7 @@ from dovetail.graph.tensor import Element, Role, Tensor
 from dovetail.graph.verify import verify
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UpdateRule:
     """What an optimizer keeps per parameter and how much it computes."""
 
@@ -42,7 +42,7 @@ OPTIMIZERS: Mapping[str, UpdateRule] = MappingProxyType(
 NEWTON_SCHULZ = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orthogonalized:
     """A weight that Muon takes as a matrix: the dims that stay together, and the FLOPs for each parameter."""
 

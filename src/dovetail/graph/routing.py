@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.frozen import frozen
 from dovetail.graph.builder import LayerBuilder, Reference
 from dovetail.graph.operator import Exchange, Kind, Operand, Operator, vector_work
 from dovetail.graph.tensor import Element, Role
@@ -13,7 +12,7 @@ EXPERT_TOKENS = "expert_tokens"
 TOP_K = "top_k"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertGroups:
     """Groups of experts (nodes), of which a token may use the best few.
 

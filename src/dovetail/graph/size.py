@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 
 #: Python numbers stay exact however large; arrays are float64, since FLOPs overflow 64-bit integers.
 Size: TypeAlias = "int | Fraction | Floats"
 Sizes: TypeAlias = "Mapping[str, Size]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DerivedSize:
     """The size of a dim that follows others: factor · Π numerator / Π denominator, at most `at_most`.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
 
+from dovetail.frozen import frozen
 from dovetail.graph.size import Size, Sizes, divided, product, times
 
 
@@ -47,7 +47,7 @@ HALF_PRECISION: Mapping[Element, int] = MappingProxyType(
 NF4_SCALE_BYTES = (1 + 4 / 256) / 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """An array over named dims."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware.fields import (
     Bytes,
     BytesPerS,
@@ -50,7 +51,7 @@ USABLE_SHARE = 0.996
 """part of a GPU's HBM that programs get, where its file does not say: the median of those of 40 GB or more that do"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rates:
     """Dense peak FLOP/s (operations for int8) by the precision of the operands; None: the chip does not multiply it."""
 
@@ -72,7 +73,7 @@ class Rates:
 RATE_NAMES = tuple(Rates.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnDie:
     """What the dies contain where some of it is disabled for yield; None: what works."""
 
@@ -83,7 +84,7 @@ class OnDie:
     link_ports: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChipCalibration:
     """What a chip was measured to sustain; overrides the figures of its generation."""
 
@@ -92,7 +93,7 @@ class ChipCalibration:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chip:
     """A package as its maker sells it; figures are peaks, per chip, in SI units."""
 

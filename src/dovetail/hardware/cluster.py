@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
@@ -10,13 +9,14 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware.chip import Chip
 from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.fields import Doubts, DoubtTexts, Name, Text, doubts_of
 from dovetail.hardware.network import MAX_CHIPS, Tier, TierSpec, fit_tiers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """Memory off a wafer that it streams state or activations from: what one wafer's holds, and its rate either way."""
 
@@ -24,7 +24,7 @@ class Store:
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cluster:
     """Chips and their tiers, innermost first; the last tier spans all of them, one chip has no tier."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 
 Position = tuple[int, int]
 """row and column of a die, from 0"""
@@ -14,7 +14,7 @@ Link = tuple[Position, Position]
 """two neighbours, the smaller position first"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DefectMap:
     """Dies and links of a wafer that do not work; kept in one order, links with their smaller end first."""
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.hardware.chip import Chip, OnDie, Rates
 
 #: Narrow formats: their bits, and their rate over the 16-bit one where the base publishes none.
 NARROW_RATES = {"fp8": (8, 2.0), "fp4": (4, 4.0)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Designs:
     """Chips that differ in figures alone; arrays that broadcast with each other, in SI units."""
 

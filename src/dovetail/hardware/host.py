@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
 from dovetail.documents import Spec
+from dovetail.frozen import frozen
 from dovetail.hardware.fields import SomeBytes, SomeBytesPerS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Host:
     """What a chip reaches of its host; where a file does not say, two CPUs with PCIe 5 and eight chips."""
 

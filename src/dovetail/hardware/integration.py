@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated
 
 from pydantic import Field
 
 from dovetail.documents import Spec
+from dovetail.frozen import frozen
 from dovetail.hardware.fields import Name, Text
 from dovetail.hardware.technology import Coefficient, CoefficientSpec, End, EnergySpec, ShareSpec
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Integration:
     """A way to join dies; every figure a coefficient with ends, as those of a technology."""
 
@@ -37,7 +38,7 @@ class Integration:
         return LinkNumbers(**{name: _at(getattr(self, name), name, end) for name in COEFFICIENTS})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkNumbers:
     """The coefficients of an integration at one end."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware.fields import Name, Seconds, SomeBytesPerS
 
 #: The largest cluster there is; a tier that names no size goes as far as its cluster.
@@ -23,7 +24,7 @@ Topology = Literal["switch", "full", "ring", "mesh", "torus"]
 GRIDS = ("mesh", "torus")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tier:
     """One level of a network: groups of `size` chips whose links are alike."""
 
@@ -56,7 +57,7 @@ class Tier:
         return replace(self, size=size, shape=shape, topology="torus" if wraps else "mesh")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """What a group's messages share: a tier, or one axis of a grid whose messages are routed along its links."""
 

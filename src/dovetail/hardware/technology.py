@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware.fields import Dollars, Joules, Name, SquareMillimetres, Text
 
 Status = Literal["read", "run", "memory", "derived", "assumed"]
 """read: in the source named; run: computed with the tool named; memory: recalled; derived: scaled from others"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Coefficient:
     """A figure sources disagree on: the value to use, and the ends a study can run at."""
 
@@ -26,7 +27,7 @@ class Coefficient:
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Technology:
     """A node; a coefficient nobody has published is None.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware.chip import Chip
 from dovetail.hardware.cluster import Cluster, Store
 from dovetail.hardware.defects import DefectMap, Link, Position, check_defects, components, grid_links, grid_positions
@@ -24,7 +25,7 @@ STACK_DEPTH_MM = 11.0
 EDGES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wafer:
     """A grid of equal dies on one wafer; lengths in millimetres, rates in one direction."""
 

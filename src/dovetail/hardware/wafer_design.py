@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.design import VARIABLES, Designs, design_of
 from dovetail.hardware.wafer import EDGES, Wafer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaferDesigns(Designs):
     """Wafers that differ in figures alone; a die's `link_port_bytes_per_s` is what one of its four edges sends."""
 

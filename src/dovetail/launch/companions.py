@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from dovetail.documents import read_bytes
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 
 #: Configurations are short; anything longer is something else.
 MAX_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Companions:
     """Where files are looked for; without a folder only what the script writes is there."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from dovetail import frameworks
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.plans.overlaps import OverlapSwitches, overlaps_of
 from dovetail.plans.plan_file import Task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """How a launch is started: the same on every node."""
 
@@ -29,7 +30,7 @@ class Start:
     fill_in: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launch:
     """A launch file."""
 
@@ -43,7 +44,7 @@ class Launch:
     start: Start | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """What a launch file says, as parts of a plan file; what it does not say is absent."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail import models
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.launch.accelerate import read as accelerate_read
 from dovetail.launch.accelerate import write as accelerate
 from dovetail.launch.catalogue_match import is_same
@@ -33,7 +33,7 @@ from dovetail.plans.launch_models.megatron import RELEASES
 from dovetail.plans.plan_file import Task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exporter:
     """A target that plans are written for."""
 

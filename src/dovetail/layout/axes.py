@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.layout.mesh import Mesh
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Degrees:
     """How many chips each kind of parallelism uses inside one pipeline stage."""
 
@@ -31,7 +31,7 @@ class Degrees:
         return self.tensor * self.context * self.data
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AtomicAxes:
     """The mesh, each axis's size, and how many groups it joins in each network tier, innermost first."""
 

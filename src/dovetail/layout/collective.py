@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
+from dovetail.frozen import frozen
 from dovetail.graph import Tensor
 from dovetail.graph.size import Size, Sizes, divided, times
 from dovetail.graph.tensor import Element
@@ -21,7 +21,7 @@ class CollectivePhase(StrEnum):
     STEP = "step"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """One collective; gathers and scatters state the whole tensor of the group, as NCCL does."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from dovetail.frozen import frozen
 from dovetail.layout.layout import PARTIAL, Layout
 
 
@@ -19,7 +19,7 @@ class CollectiveKind(StrEnum):
     PERMUTE = "permute"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConversionStep:
     """One collective of a conversion, along axes, and the layouts before and after it."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, Exchange, LayerGraph, Operand, Operator, Phase, Role, Tensor, differentiate
 from dovetail.graph.tensor import Element
 from dovetail.layout.collective import Collective, CollectivePhase
@@ -14,7 +15,7 @@ from dovetail.layout.strategy import Strategy
 from dovetail.layout.version import TensorVersion
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedOperator:
     """An operator and the dim each axis shards."""
 
@@ -22,7 +23,7 @@ class PlacedOperator:
     shards: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedWeight:
     """A weight: the layout operators use, its home (gradient and optimizer state), and its gradient as written."""
 
@@ -32,7 +33,7 @@ class PlacedWeight:
     gradient: tuple[Tensor, Layout] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedLayer:
     """A layer class under a strategy: everything a cost model needs, for any sizes of dims and axes."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.graph import Tensor
 from dovetail.graph.size import Size, Sizes, divided
 from dovetail.graph.tensor import Element
@@ -15,7 +15,7 @@ PARTIAL = "+"
 FLAT = "/"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Axis → dim, PARTIAL or FLAT; axes that are not named replicate. The order along one dim is the mesh's."""
 

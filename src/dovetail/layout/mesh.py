@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.graph.size import Size, product
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mesh:
     """Which axes each kind of parallelism uses, innermost first; an axis may serve several kinds.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, Operator, Phase
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.layout.mesh import Mesh
@@ -16,7 +16,7 @@ ContextKind = Literal["all_gather", "ring", "ulysses"]
 TENSOR_DIMS = ("kv_heads", "ffn", "shared_ffn", "vocab", "key_heads", "state_groups")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Strategy:
     """One way to lay a layer out on a mesh."""
 

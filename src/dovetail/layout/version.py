@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.frozen import frozen
 from dovetail.graph import Tensor
 from dovetail.layout.collective import Collective
 from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorVersion:
     """A tensor in one layout: as an operator wrote it (or the layer was handed it), or made of another layout."""
 

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from dovetail.frozen import frozen
 
 MIB = 2**20
 
@@ -46,6 +47,8 @@ OWN_SEGMENT_BYTES = 10 * MIB
 SEGMENT_STEP_BYTES = 2 * MIB
 #: The addresses of one expandable segment: more than any device has, in whole pages.
 _RANGE_BYTES = LARGE_SEGMENT_BYTES << 24
+#: Addresses are smaller, so that size and address in one number are in the order of both.
+_ADDRESS_BITS = 64
 
 
 class Event(NamedTuple):
@@ -105,9 +108,9 @@ class _Pool:
         self.page_bytes = page_bytes
         #: what a split must leave over
         self.smallest_rest = smallest_rest
-        #: free blocks as (size, address), in this order
-        self.free: list[tuple[int, int]] = []
-        self.free_at: dict[int, _Block] = {}
+        #: free blocks by size and address, as one number
+        self.free: list[int] = []
+        self.free_blocks: dict[int, _Block] = {}
         #: unmapped blocks by address; the last has no end
         self.unmapped: list[int] = []
         self.unmapped_at: dict[int, _Block] = {}
@@ -117,8 +120,9 @@ class _Pool:
     def insert(self, block: _Block) -> None:
         """Adds a block that is not in use."""
         if block.mapped:
-            insort(self.free, (block.size, block.address))
-            self.free_at[block.address] = block
+            place = block.size << _ADDRESS_BITS | block.address
+            insort(self.free, place)
+            self.free_blocks[place] = block
         else:
             insort(self.unmapped, block.address)
             self.unmapped_at[block.address] = block
@@ -126,8 +130,9 @@ class _Pool:
     def remove(self, block: _Block) -> None:
         """Takes out a block that is to be used, mapped, unmapped or merged."""
         if block.mapped:
-            del self.free[bisect_left(self.free, (block.size, block.address))]
-            del self.free_at[block.address]
+            place = block.size << _ADDRESS_BITS | block.address
+            del self.free[bisect_left(self.free, place)]
+            del self.free_blocks[place]
         else:
             del self.unmapped[bisect_left(self.unmapped, block.address)]
             del self.unmapped_at[block.address]
@@ -150,18 +155,20 @@ class _Pool:
                 after.next.previous = block
         self.insert(block)
 
-    def best_fit(self, size: int) -> _Block | None:
-        """The free block to use for a request, if one is large enough."""
-        index = bisect_left(self.free, (size, 0))
-        if index == len(self.free):
+    def take_best_fit(self, size: int) -> _Block | None:
+        """Takes out the free block to use for a request, if one is large enough."""
+        free = self.free
+        index = bisect_left(free, size << _ADDRESS_BITS)
+        if index == len(free):
             return None
-        best = self.free_at[self.free[index][1]]
-        while best.reach() > best.size and index + 1 < len(self.free):
-            index += 1
-            larger = self.free_at[self.free[index][1]]
+        best = self.free_blocks[free[index]]
+        while (after := best.next) is not None and not after.mapped and index + 1 < len(free):
+            larger = self.free_blocks[free[index + 1]]
             if larger.reach() >= best.reach():
                 break
             best = larger
+            index += 1
+        del self.free_blocks[free.pop(index)]
         return best
 
     def lowest_run(self, size: int) -> _Block:
@@ -180,7 +187,7 @@ class _Pool:
 
     def release_segments(self) -> int:
         """Drops the segments without a block in use; returns their bytes."""
-        whole = [block for block in self.free_at.values() if block.previous is None and block.next is None]
+        whole = [block for block in self.free_blocks.values() if block.previous is None and block.next is None]
         for block in whole:
             self.remove(block)
         return sum(block.size for block in whole)
@@ -188,7 +195,7 @@ class _Pool:
     def unmap_pages(self) -> int:
         """Unmaps the whole pages within free blocks; returns their bytes."""
         unmapped = 0
-        for block in list(self.free_at.values()):
+        for block in list(self.free_blocks.values()):
             start = _round_up(block.address, self.page_bytes)
             end = block.address + block.size
             end -= end % self.page_bytes
@@ -230,21 +237,24 @@ class CachingAllocator:
         if size <= 0 or key in self._live:
             raise ValueError(f"key {key} cannot be given {size} bytes: it is live, or the size is not positive")
         rounded = _round_up(size, BLOCK_BYTES)
-        pool = self._pool(stream, rounded <= SMALL_BYTES)
-        block = pool.best_fit(rounded) or self._new_memory(pool, rounded)
+        pool = self._pools.get((stream, rounded <= SMALL_BYTES)) or self._new_pool(stream, rounded <= SMALL_BYTES)
+        block = pool.take_best_fit(rounded)
         if block is None:
-            self.retries += 1
-            self._release()
             block = self._new_memory(pool, rounded)
             if block is None:
-                raise OutOfMemory(key, size)
-        pool.remove(block)
+                self.retries += 1
+                self._release()
+                block = self._new_memory(pool, rounded)
+                if block is None:
+                    raise OutOfMemory(key, size)
+            pool.remove(block)
         block.in_use = True
         if block.size - rounded >= pool.smallest_rest:
             pool.insert(block.shorten(rounded))
         self._live[key] = (pool, block)
         self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.peak_allocated_bytes:  # a call of `max` takes longer
+            self.peak_allocated_bytes = self.allocated_bytes
         return block.address
 
     def free(self, key: int) -> None:
@@ -254,13 +264,11 @@ class CachingAllocator:
         block.in_use = False
         pool.insert_merged(block)
 
-    def _pool(self, stream: int, small: bool) -> _Pool:
-        pool = self._pools.get((stream, small))
-        if pool is None:
-            page_bytes = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
-            smallest_rest = BLOCK_BYTES if small or self._expandable else SMALL_BYTES + 1
-            unmapped = _Block(len(self._pools) * _RANGE_BYTES, _RANGE_BYTES, mapped=False) if self._expandable else None
-            pool = self._pools[stream, small] = _Pool(page_bytes, smallest_rest, unmapped)
+    def _new_pool(self, stream: int, small: bool) -> _Pool:
+        page_bytes = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
+        smallest_rest = BLOCK_BYTES if small or self._expandable else SMALL_BYTES + 1
+        unmapped = _Block(len(self._pools) * _RANGE_BYTES, _RANGE_BYTES, mapped=False) if self._expandable else None
+        pool = self._pools[stream, small] = _Pool(page_bytes, smallest_rest, unmapped)
         return pool
 
     def _new_memory(self, pool: _Pool, size: int) -> _Block | None:
@@ -312,7 +320,7 @@ class CachingAllocator:
             self.reserved_bytes -= pool.unmap_pages() if self._expandable else pool.release_segments()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllocatorReplay:
     """What a trace made the allocator do; `failed_at` is the event that ran out of memory, if one did."""
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
-from dovetail.hardware import Cluster
+from dovetail.frozen import frozen
 from dovetail.memory.allocator import replay
 from dovetail.memory.step_events import stage_events
-from dovetail.models import Job
 from dovetail.plans.plan import Plan
-from dovetail.step.evaluate import step_of
-from dovetail.step.evaluation import Evaluation
-from dovetail.step.facts import plan_facts
+from dovetail.step.evaluate import EvaluatedStep
 
 #: More layer runs of a stage than this are not traced.
 MOST_LAYER_RUNS = 4000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReservedMemory:
     """The fullest stage's chips, allocation by allocation."""
 
@@ -32,23 +26,20 @@ class ReservedMemory:
     phase: str | None = None
 
 
-def reserved_memory(
-    result: Evaluation, plan: Plan, job: Job, cluster: Cluster, framework: Framework
-) -> ReservedMemory | None:
+def reserved_memory(evaluated: EvaluatedStep, plan: Plan, framework: Framework) -> ReservedMemory | None:
     """Two steps of the fullest stage played through the allocator's rules; None where there is no such allocator.
 
     What is reserved is no need: an allocator that runs short gives back what it holds free and asks again.
     """
-    stage, facts = result.fullest_stage, plan_facts(plan, framework, job)
+    stage, facts = evaluated.evaluation.fullest_stage, evaluated.facts
     runs = plan.num_microbatches * sum(plan.layers_per_stage) / plan.pipeline_parallel
     untraced = plan.layouts is not None or "activations" in plan.offload
     if framework.allocator == "planned" or untraced or runs > MOST_LAYER_RUNS:
         return None
-    step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
-    events = stage_events(plan, step, facts, stage)
+    events = stage_events(plan, evaluated.step, facts, stage)
     expandable = framework.allocator == "expandable"
     free = replay(events, expandable=expandable)
-    limit = int(result.usable_bytes - facts.context_bytes)
+    limit = int(evaluated.evaluation.usable_bytes - facts.context_bytes)
     failed = None
     if free.peak_reserved_bytes > limit:
         failed = replay(events, expandable=expandable, limit_bytes=limit).failed_at

@@ -53,12 +53,6 @@ class _Recorder:
         self.events.append(Event(key, size, stream, operator, self.phase))
         return key
 
-    def play_over(self, events: Sequence[Event]) -> None:
-        """Events that free all they allocate, once more."""
-        shift = self._keys - min(event.key for event in events)
-        self.events += [event._replace(key=event.key + shift) for event in events]
-        self._keys += shift
-
     def free(self, name: str, operator: str) -> None:
         """A tensor, if it is there."""
         key = self.alive.pop(name, None)
@@ -125,8 +119,8 @@ def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> l
     run.update()
     for name in [name for name in recorder.alive if name not in before and not name.startswith("optimizer ")]:
         recorder.free(name, "optimizer")
-    recorder.play_over(computed + recorder.events[start:])
-    return recorder.events
+    # they free all that they allocate, so that the second step has the keys of the first
+    return recorder.events + computed + recorder.events[start:]
 
 
 def _items(pipeline: Pipeline, stage: int) -> tuple[WorkItem, ...]:

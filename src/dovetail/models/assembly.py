@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from dovetail.frozen import frozen
 from dovetail.graph import Element, LayerBuilder
 
 NormKind = Literal["rms", "layer", "layer_no_bias", "plain_rms", "plain_layer"]
@@ -21,7 +21,7 @@ Activation = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """What the graph of every layer depends on, besides the layer's own description."""
 
@@ -31,7 +31,7 @@ class Settings:
     dropout: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProjectionWeights:
     """What is special about the weights of a linear layer."""
 

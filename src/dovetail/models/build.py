@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from dovetail.frozen import frozen
 from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
 from dovetail.graph.count import parameters, whole
 from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, project
@@ -25,7 +26,7 @@ def model_graph(model: Model, *, fused_attention: bool = True, adapters: Adapter
     return plain if adapters is None else _with_adapters(_Adapted(id(plain), adapters, plain))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Adapted:
     """A graph, known by its identity, and what is added to it."""
 
@@ -39,7 +40,7 @@ def _with_adapters(request: _Adapted) -> ModelGraph:
     return request.adapters.model(request.graph)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Request:
     """What a graph depends on; equal descriptions share one graph."""
 
@@ -66,7 +67,7 @@ def _build(request: _Request) -> ModelGraph:
     return verify_chain(ModelGraph(model.name, {n: g for n, g in layers.items() if n in used}, tuple(order)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _BlockRequest:
     """What a block's layer depends on: models that differ in depth alone share it, and all that is derived from it."""
 

@@ -14,7 +14,6 @@ from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.aliases import HUB_IDS, OTHER_NAMES, spelling
 from dovetail.models.hub import from_hub, hub_id
-from dovetail.models.huggingface import from_huggingface
 from dovetail.models.model import Model
 
 #: Names that end so are paths.
@@ -51,6 +50,13 @@ def load(name: str) -> Model:
         fix = "give org/name, a file that ends in .yaml or .json, or a folder with a config.json"
         raise InputError("model", f"{quoted(name)} is neither a Hugging Face id nor an existing path", fix)
     return from_hub(asked)
+
+
+def from_huggingface(config: Path | str) -> Model:
+    """The language model a Hugging Face config.json, or the folder that holds it, describes."""
+    from dovetail.models import huggingface  # a reader for each family, which models of the catalogue do without
+
+    return huggingface.from_huggingface(config)
 
 
 def catalogue_name(name: str) -> str | None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail.documents import MAX_FILE_BYTES, read_document
 from dovetail.errors import InputError, quoted
-from dovetail.models.huggingface import import_config
+from dovetail.frozen import frozen
 from dovetail.models.model import Model
 
 #: How long to wait for the Hub to answer.
@@ -25,7 +24,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIVE_A_PATH = "give the path of its config.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubId:
     """`org/name`, or `org/name@revision`."""
 
@@ -53,6 +52,8 @@ def hub_id(text: str) -> HubId | None:
 
 def from_hub(asked: HubId) -> Model:
     """The model of an id; raises one sentence where its config cannot be had."""
+    from dovetail.models.huggingface import import_config
+
     path = _cached(asked) or _download(asked)
     name = asked.name.lower().lstrip("._-")[:100] or "imported"
     model = import_config(read_document(path, finite=False), f"{asked}/{CONFIG}", name=name)

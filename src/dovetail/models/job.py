@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast, get_args
 
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.graph import HALF_PRECISION, OPTIMIZERS, Element, ModelGraph
 from dovetail.models.adapters import Adapters
 from dovetail.models.build import model_graph
@@ -18,7 +18,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 MAX_TOKENS_PER_STEP = 2**50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """Model, batch and sequence: what a plan must train one step of."""
 

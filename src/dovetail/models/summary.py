@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph, Phase, matmul_flops, parameters, saved_bytes
 from dovetail.graph.size import Size
 from dovetail.models.build import model_graph, prediction_parameters
@@ -13,7 +12,7 @@ from dovetail.models.model import PREDICTION, Model
 DEFAULT_SEQ_LEN = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerSummary:
     """One layer class."""
 
@@ -24,7 +23,7 @@ class LayerSummary:
     saved_bytes_per_token: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSummary:
     """The figures others rely on; multi-token-prediction modules are counted apart."""
 

@@ -6,7 +6,6 @@ The reference objective of docs/explanation/partition.md, which instances with k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from pydantic import Field
 from dovetail.arrays import ROUNDING, Bools, Floats
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 
 MAX_LAYERS = 4096
 MAX_WIDTH = 2**20
@@ -24,7 +24,7 @@ _Amount = Annotated[float, Field(ge=0, le=1e30, strict=False)]
 _Count = Annotated[int, Field(ge=1, le=2**40)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layers:
     """The layers of a chain under one tensor-parallel width, in order; arrays over layers."""
 
@@ -40,7 +40,7 @@ class Layers:
     sharded: Bools
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """An instance: layers by width, and the devices they are placed on."""
 
@@ -54,7 +54,7 @@ class Chain:
     state: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainPlacement:
     """Where stages end (one past their last layer), the width, and how many equal pipelines there are."""
 

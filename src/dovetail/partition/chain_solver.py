@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.partition.chain import Chain, ChainPlacement, Layers, chain_seconds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainSolution:
     """The best partition of a chain over the whole space; None where none fits."""
 

@@ -9,6 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats
+from dovetail.frozen import frozen
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import peak_saved
 from dovetail.pipeline.step_time import step_time
@@ -57,7 +58,7 @@ class LayerChain:
     sends_itself: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerPartition:
     """Where chunks end (one past their last layer), by place along the model, and the policy of every layer."""
 

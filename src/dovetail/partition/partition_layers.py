@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.arrays import TOLERANCE
+from dovetail.frozen import frozen
 from dovetail.partition.interleaved_partitions import InterleavedPartitions
 from dovetail.partition.layer_chain import LayerChain, LayerPartition
 from dovetail.partition.plain_partitions import PlainPartitions
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionSolution:
     """The best partition and a lower bound over all of them; None where none fits."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -14,6 +14,7 @@ from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.chain_memory import ChainMemory
@@ -52,7 +53,7 @@ from dovetail.step.times import Overlaps, layer_times, least_input_gradient, tra
 ALIKE = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionedPlan:
     """A plan with its best partition and recompute policies, and a lower bound over all others.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds
 from dovetail.partition.partition_search import PartitionSearch, running_sums
 from dovetail.partition.stage_policies import Content, StageChoice
@@ -21,7 +21,7 @@ from dovetail.plans.pipeline_schedule import PipelineSchedule
 MAX_PARTITIONS = 5000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Begun:
     """The first stages of a partition, and what they say about the step time."""
 

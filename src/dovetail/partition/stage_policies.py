@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.partition.layer_chain import LayerChain, working_bytes
 
 #: Which layers a stage holds: class, micro-batches in flight and number, in order of these.
@@ -17,7 +17,7 @@ Content = tuple[tuple[int, int, int], ...]
 Kind = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageChoice:
     """Input-gradient seconds of a stage's layers, and for each kind the policies its layers take, dearest first."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.plans.pipeline_schedule import Pipeline
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChunkTimes:
     """Seconds that one micro-batch takes on every chunk; leading axes are plans.
 
@@ -52,7 +52,7 @@ class ChunkTimes:
         return Columns(plans, forward, of_input, of_weight, backward, overlapped, transfer)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """Times as arrays of places (transfers: links) × plans."""
 

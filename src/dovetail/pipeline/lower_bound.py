@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
 from dovetail.pipeline.step_time import step_time
 from dovetail.pipeline.work_order import WorkKind, work_order
@@ -41,7 +41,7 @@ def stage_bounds(pipeline: Pipeline, times: ChunkTimes) -> Floats:
     return paths.reshape(pipeline.num_stages, *columns.plans) * (1 - ROUNDING)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Outline:
     """A pipeline's order in short: how often each stage does what, and the items where its chains begin and end."""
 

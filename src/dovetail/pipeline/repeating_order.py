@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Bools, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkOrder
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Period:
     """Between filling and draining every stage repeats its items, with later micro-batches each time."""
 
@@ -23,7 +24,7 @@ class Period:
     later: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stretch:
     """By stage, the items first[i] to end[i] that follow the period."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.compilation import worth_compiling
+from dovetail.frozen import frozen
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
 from dovetail.pipeline.interleaved_kernels import interleaved
 from dovetail.pipeline.longest_path_kernels import (
@@ -60,7 +60,7 @@ def item_times(pipeline: Pipeline, times: ChunkTimes) -> tuple[Floats, Floats]:
     return starts[of_item], ends[of_item]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """An order made ready to run: operations (items, joined pairs as one) in topological order."""
 

@@ -6,13 +6,13 @@ This is the definition of a schedule: step times, in-flight counts, simulation a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
 import numpy as np
 
 from dovetail.arrays import Bools, Ints
+from dovetail.frozen import frozen
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
@@ -25,7 +25,7 @@ class WorkKind(IntEnum):
     WEIGHT_GRADIENT = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkItem:
     """One entry of a stage's order; a joined item runs together with the next one, as DualPipe's pairs do."""
 
@@ -35,7 +35,7 @@ class WorkItem:
     joined: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkOrder:
     """Every stage's items, one stage after another, as arrays."""
 
@@ -67,7 +67,7 @@ class WorkOrder:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Needs:
     """What every item waits for besides the item before it: another item's result, and the link it comes over."""
 
@@ -201,7 +201,7 @@ PATTERNS: Mapping[PipelineSchedule, Callable[[Pipeline, int], str]] = MappingPro
 _KINDS = bytes.maketrans(b"FBIW", bytes(WorkKind))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Stream:
     """Arrays of stages × n: the micro-batch and chunk of a stage's n-th forward and backward."""
 

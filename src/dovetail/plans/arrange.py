@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
@@ -23,7 +23,7 @@ from dovetail.plans.zero_stage import effective_zero_stage
 PIPELINE = "pipeline"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrangement:
     """The axes of one pipeline stage, and what each of them shards."""
 

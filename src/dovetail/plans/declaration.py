@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.derive import Given
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 TOGETHER = "+"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldScope:
     """What the values of a field depend on."""
 
@@ -33,7 +34,7 @@ class FieldScope:
     framework: Framework
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Values:
     """How values of a field are listed in files, and read from the text of `--fix`; errors name no place yet."""
 
@@ -92,7 +93,7 @@ class PlanField:
     flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """A declared field with what its name, annotation and default say."""
 

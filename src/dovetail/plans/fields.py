@@ -7,12 +7,12 @@ what it does to how a layer is sharded is counted, and where it does nothing bot
 taken. The other words name steps of the search that enumerate many values of a field at once as numbers of a table.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
 from dovetail.frameworks.framework import AxisOrder, Offloaded
+from dovetail.frozen import frozen
 from dovetail.layout.encoding import TileLayouts
 from dovetail.layout.strategy import ContextKind
 from dovetail.plans import derive, domains
@@ -35,7 +35,7 @@ from dovetail.plans.overlap_field import overlap_field
 from dovetail.plans.wafer_part import WaferPart, WaferPartSpec, wafer_document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlanFields:
     """The table: a field's type with its limits, what else there is to say of it, and its default."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.models import Job
 from dovetail.plans.launch_models import maxtext, megatron, torchtitan_shapes
 from dovetail.plans.launch_models.megatron import check_structure
@@ -17,7 +17,7 @@ from dovetail.plans.rules import Obstacle, PlanRule
 TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchLimits:
     """A launch format: whose it is, and what it refuses."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
@@ -84,7 +84,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
             raise InputError(f"plan: {field}", what, "choose a degree that divides them")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DimShard:
     """A dim of some operator, the axes that shard it, and a layer where that is so."""
 

@@ -7,10 +7,11 @@ where the other fields allow it. What a plan says holds; `OVERLAP_RULES` has wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.arrays import Bools, Ints
 from dovetail.frameworks import Availability, Framework
+from dovetail.frozen import frozen
 from dovetail.graph import OPTIMIZERS
 from dovetail.models import Job
 from dovetail.plans.domains import CUDA_GRAPHS, FP8_RECIPES
@@ -26,7 +27,7 @@ OFFLOADED_WITH = {"megatron": "none", "deepspeed": "full"}
 Switch = bool | Bools
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverlapSwitches:
     """What overlaps with computation, and how tokens go to experts."""
 

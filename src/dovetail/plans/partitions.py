@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dovetail.frameworks.framework import UnevenStages
 from dovetail.plans.derive import even_layers
+from dovetail.plans.domains import Partition
 from dovetail.plans.pipeline_schedule import PipelineSchedule
-from dovetail.plans.space import Partition
 
 Blocks = tuple[int, ...]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 
 #: Stages × micro-batches × chunks; far beyond any training run, near what one process can order in memory.
 MAX_CHUNK_RUNS = 2**22
@@ -39,7 +39,7 @@ SCHEDULE_CODES: Mapping[PipelineSchedule, int] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pipeline:
     """A pipeline schedule and its sizes.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
 from dovetail.documents import Spec
+from dovetail.frozen import frozen
 from dovetail.layout.axes import Degrees
 from dovetail.plans.declaration import declared
 from dovetail.plans.derive import Given
@@ -37,7 +37,7 @@ else:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Plan(PlanFields):
     """A plan with all fields resolved."""
 

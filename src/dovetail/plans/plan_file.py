@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -14,6 +14,7 @@ from dovetail.cost.units import chip_units
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, Store
 from dovetail.hardware.catalogue import cluster_from
 from dovetail.hardware.fields import SomeBytes, SomeBytesPerS
@@ -89,7 +90,7 @@ class PlanFile(Spec):
     plan: PlanSpec = PlanSpec()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """What a plan file asks: everything resolved."""
 
@@ -99,7 +100,7 @@ class Task:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """A task whose plan is asked for: what is trained, on what, by which framework."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 
@@ -56,7 +56,7 @@ READS: dict[Level, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanRule:
     """One reason for which a plan may not run; certificates name the rules of a space by their ids."""
 

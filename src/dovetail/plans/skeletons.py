@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from dovetail.arrays import Bools, Ints, distinct
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.model_limits import nests, stays_on_tiers
@@ -26,7 +27,7 @@ AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
 NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanSkeletons:
     """Columns over skeletons; `degrees` are numbers of stage degrees, `profile` of layer profiles."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.layout.strategy import ContextKind, Strategy
@@ -21,7 +21,7 @@ from dovetail.plans.runs import rules_of
 from dovetail.plans.space import Space
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageDegrees:
     """Degrees inside a stage, as a plan with only the replicas its experts need."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dovetail.cost.mesh import DieMesh
-from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, DefectMap
 from dovetail.hardware.defects import Position, check_defects
 from dovetail.layout.encoding import TileLayouts
@@ -19,8 +19,12 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.wafer_part import StageTile, WaferPart
 from dovetail.plans.wafer_tiles import is_wafer, snake, wafer_shape
 
+if TYPE_CHECKING:
+    from dovetail.cost.mesh import DieMesh
+    from dovetail.cost.mesh.damage import DamagedGroups
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Handover:
     """The way from a stage to another: links between fellow dies, and messages on the busiest of these links.
 
@@ -83,6 +87,8 @@ def mesh_of(shape: tuple[int, int], defects: DefectMap) -> DieMesh:
 
 @lru_cache(maxsize=256)
 def _mesh(rows: int, cols: int, defects: DefectMap) -> DieMesh:
+    from dovetail.cost.mesh import DieMesh  # collectives of meshes, which clusters do without
+
     return DieMesh(rows, cols, frozenset(defects.dead_dies), frozenset(defects.dead_links))
 
 
@@ -134,6 +140,8 @@ def damage(plan: Plan, cluster: Cluster, stage: int) -> DamagedGroups | None:
     if not inside:
         return None
     turned = plan.layouts is not None and is_turned(tile, plan.layouts)
+    from dovetail.cost.mesh.damage import DamagedGroups
+
     return DamagedGroups(mesh_of(shape, defects), (tile.row, tile.col), tile.rows, tile.cols, turned)
 
 

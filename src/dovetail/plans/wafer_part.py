@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import DefectMap
 from dovetail.hardware.defect_file import DefectsSpec, defects_document
 from dovetail.hardware.defects import Position
@@ -56,7 +57,7 @@ class Loan:
     bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaferPart:
     """The `wafer` part of a plan."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.layout.encoding import TileLayouts
@@ -15,7 +15,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.wafer_part import StageTile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DieTile:
     """A die of one of the wafers, and the chip of a plan that it is."""
 

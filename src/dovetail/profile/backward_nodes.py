@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Floats, summed
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, Operator, Role
 from dovetail.layout import Layout, PlacedLayer, TensorVersion
 from dovetail.layout.convert import CollectiveKind
@@ -15,7 +16,7 @@ from dovetail.layout.layout import REPLICATED
 from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackwardNode:
     """The backward of one operator."""
 

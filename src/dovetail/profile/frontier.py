@@ -9,11 +9,11 @@ memory grows with both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
 from dovetail.profile.operator_bits import MAX_OPERATORS, members
@@ -21,7 +21,7 @@ from dovetail.profile.recompute_space import RecomputeSpace
 from dovetail.profile.saving import Saving
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecomputeFrontier:
     """Choices in order of saved bytes; arrays over choices."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dovetail.arrays import Floats, largest, largest_two, summed
 from dovetail.cost.energy import operator_counts
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
+from dovetail.frozen import frozen
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Orthogonalized, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import as_array
@@ -36,7 +37,7 @@ class CollectivePrice(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TiedParameters:
     """Parameters of a weight that several layers use, on one chip."""
 
@@ -46,7 +47,7 @@ class TiedParameters:
     trained: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UpdateWork:
     """What a chip updates of a layer where matrices of blocks have an optimizer of their own; else nothing."""
 
@@ -56,7 +57,7 @@ class UpdateWork:
     flops: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerProfile:
     """What one layer costs per micro-batch and per step; arrays over plans or chips."""
 

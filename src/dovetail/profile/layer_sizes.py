@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph.size import Size, Sizes, as_array, divided
 from dovetail.graph.tensor import NF4_SCALE_BYTES, Element, Tensor
 from dovetail.layout import Collective, Layout, PlacedLayer, PlacedWeight, degree, local_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerSizes:
     """Sizes of the layer's dims and of the mesh axes, and bytes per element."""
 
@@ -51,7 +51,7 @@ class LayerSizes:
         return as_array(collective.bytes(self.dims, self.axes, self.widths))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VersionSizes:
     """Bytes of a layer's tensors in their layouts: of what travels around a ring two shards are there at a time."""
 

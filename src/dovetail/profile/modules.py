@@ -9,12 +9,12 @@ it: torchtitan's `selective` (distributed/activation_checkpoint.py) and MaxText'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, Operator
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Module:
     """The operators a name stands for in a layer."""
 

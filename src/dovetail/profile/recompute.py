@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from dovetail.arrays import Floats, summed
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph
 from dovetail.profile.backward_peak import BackwardPeak
 from dovetail.profile.layer import WEIGHT_GATHER, LayerProfile
@@ -25,7 +26,7 @@ def _nothing() -> dict[str, Floats]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recompute:
     """Bytes saved per micro-batch and layer, and the seconds recomputation adds to the backward."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from dovetail.arrays import Floats, largest
 from dovetail.cost.operators import runs_narrow
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, Operator
 from dovetail.profile.layer import LayerProfile
 from dovetail.profile.saving import PLANNED, Saving
 from dovetail.profile.version import Version
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """What follows from a list of operators to recompute; versions by their place in the profile."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.frozen import frozen
 from dovetail.graph import Kind, Operator
 
 #: Activations that multiply by a gate.
 _GATED = frozenset({"swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_clamped", "sigmoid_gate"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saving:
     """What is saved, in which width, and when it is freed."""
 

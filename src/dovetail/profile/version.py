@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph import Kind
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, Layout, PlacedLayer
 from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
@@ -14,7 +14,7 @@ from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 Priced = tuple[Collective, str, Floats]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Version:
     """A tensor of the forward in one layout on one chip."""
 

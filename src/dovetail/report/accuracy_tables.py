@@ -6,7 +6,6 @@ import datetime
 import html
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail.accuracy import (
     Errors,
@@ -21,6 +20,7 @@ from dovetail.accuracy import (
 )
 from dovetail.accuracy.measured import Metric
 from dovetail.accuracy.scoreboard import TOLERATED_SHARE, reasons
+from dovetail.frozen import frozen
 
 #: Of reasons for refusals the page names the most frequent.
 SHOWN_REASONS = 12
@@ -36,7 +36,7 @@ METRICS: Mapping[Metric, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftOutFigures:
     """What is known where every family is predicted by what was fitted to the others; all empty where nothing was."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.simulation.network import Network
 from dovetail.simulation.task_graph import RateChanges, TaskGraph
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkUse:
     """Links that are used, and when what they carry changed: from at_s[i] on, share[i] of their rate."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.cost.mesh import DieMesh, MeshCollectiveKind, across_loads, best, lower_bound
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Wafer
 from dovetail.simulation.mesh_flows import sends
 from dovetail.simulation.task_graph import run
@@ -21,7 +20,7 @@ KINDS = (
 CHUNKS, MOST_SIMULATED = 64, 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileCollective:
     """One kind of collective on a tile."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, skipped_times, stage_chips
 from dovetail.simulation.layer_steps import StepKind
@@ -31,7 +30,7 @@ _COLUMNS_PER_ITEM = 2
 _BETWEEN = " ... "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Panel:
     """A part of the step."""
 
@@ -40,7 +39,7 @@ class _Panel:
     columns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bars:
     """What a stage does when, and the characters that stand for it in even and odd columns."""
 

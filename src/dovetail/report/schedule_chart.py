@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.frozen import frozen
 from dovetail.schedule.problem import RESOURCES, ModePhase, Problem, Schedule
 
 #: How full a resource is, from empty to full.
@@ -15,7 +15,7 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 _PROCESSES = ("tensor cores", "vector cores")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """A phase of a task as it is scheduled."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.report.step_items import (
     COMPUTING,
     busy_shares,
@@ -29,7 +28,7 @@ KERNELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkShare:
     """How full links of one kind are: of all they could have carried in the step, the part they did carry."""
 

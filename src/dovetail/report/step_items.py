@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind, WorkOrder
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
@@ -36,7 +35,7 @@ COMPUTING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemSpans:
     """Items in the order of their stages and times; two that run together are one, called after the first."""
 

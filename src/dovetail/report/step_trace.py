@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from dovetail.arrays import Bools, Ints
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.link_use import LinkUse, averaged, link_use
 from dovetail.report.step_items import WORDS, ItemSpans, item_name, item_spans, stage_chips, stage_names, store_names
@@ -42,7 +43,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTrace:
     """A trace ready to be written."""
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
+from dovetail.frozen import frozen
+
 #: Told apart with any colour vision, and against white as against black: six of Okabe and Ito's, and a brown.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d")
 INK = "#767676"
@@ -21,14 +23,13 @@ SLACK = 1e-9  # figures past a tick or a corner by no more than this part are on
 WIDTH = 720.0
 FONT = 11.0
 TITLE_HEIGHT = 34.0
-#: A character is about this part of the font's size wide.
-CHARACTER = 0.56
+CHARACTER = 0.56  # about this part of the font's size is its width
 LONGEST_LABEL = 36
 
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Series:
     """Points of one colour."""
 
@@ -36,7 +37,7 @@ class Series:
     points: tuple[Point, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panel:
     """One of several scatter plots or curves side by side."""
 
@@ -44,7 +45,7 @@ class Panel:
     series: tuple[Series, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """Values to count, each with a weight."""
 
@@ -53,7 +54,7 @@ class Sample:
     weights: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bars:
     """A label and one bar per series; None where there is no value."""
 
@@ -181,7 +182,7 @@ def bars(title: str, rows: Sequence[Bars], names: Sequence[str], x_label: str) -
     return drawing.done()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """Where a plot's data is drawn."""
 
@@ -201,7 +202,7 @@ class Box:
         return self.y + self.height
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scale:
     """Values as coordinates, linearly."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.report.step_items import num_stages, stage_chips, store_names
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
@@ -18,7 +18,7 @@ _FIRST = (KERNELS, "tensor-parallel", "context-parallel", "expert-parallel", "we
 _LAST = ("data-parallel", TRANSFERS, STORE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Threads:
     """Slices with their threads; a message of several chips is a slice on each of them."""
 

@@ -8,12 +8,12 @@ together; which of a die's two links carries more is not known, nor what dies wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, DefectMap
 from dovetail.hardware.defects import Position, check_defects, grid_links, grid_positions
 from dovetail.plans.arrange import Arrangement
@@ -37,7 +37,7 @@ class Link(NamedTuple):
     load: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaferPicture:
     """One of the wafers that a plan is on."""
 

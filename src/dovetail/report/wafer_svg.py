@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from dovetail.frozen import frozen
 from dovetail.hardware.defects import Position, grid_positions
 from dovetail.plans.wafer_part import Loan
 from dovetail.report.svg import FONT, PALETTE, TITLE_HEIGHT, WIDTH, Drawing, Point, text_width
@@ -204,7 +204,7 @@ def _draw_loan(drawing: Drawing, loan: Loan, start: Point, end: Point) -> None:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Legend:
     """What signs mean, in rows that fit the picture."""
 

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ortools.sat.python import cp_model
 
+from dovetail.frozen import frozen
 from dovetail.schedule.problem import Problem, Schedule, Solution
 
 SEED = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Window:
     """Lower bounds of the cycles before and after a task."""
 

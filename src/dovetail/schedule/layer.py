@@ -8,13 +8,13 @@ bandwidth is counted in parts; an operator takes the parts it needs to move its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.cores import part_of, together
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes, operator_seconds
+from dovetail.frozen import frozen
 from dovetail.graph import Kind
 from dovetail.graph.size import as_array
 from dovetail.layout import PlacedOperator
@@ -31,7 +31,7 @@ LEVELS = (BANDWIDTH, 3 * BANDWIDTH // 4, BANDWIDTH // 2, BANDWIDTH // 4)
 BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerProblems:
     """One graph in many cases: chips, or sizes."""
 

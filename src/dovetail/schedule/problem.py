@@ -6,7 +6,6 @@ Solver-neutral. Cycles, cores and bandwidth are integers, so that schedules and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 
 MAX_TASKS = 1000
 MAX_MODES = 1024
@@ -28,7 +28,7 @@ Status = Literal["optimal", "feasible"]
 RESOURCES = ("tensor_cores", "vector_cores", "bandwidth")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModePhase:
     """A time in which an operator's use of resources is constant."""
 
@@ -44,7 +44,7 @@ class ModePhase:
         return self.tensor_cores, self.vector_cores, self.bandwidth
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mode:
     """A way to run an operator: on a number of cores, in one fused phase or two consecutive ones."""
 
@@ -56,7 +56,7 @@ class Mode:
         return sum(phase.cycles for phase in self.phases)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleTask:
     """An operator: it runs once, in one of its modes, after the tasks it needs."""
 
@@ -66,7 +66,7 @@ class ScheduleTask:
     """positions of the tasks it needs, all before its own"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """Tasks in topological order and the resources they share; the makespan is minimised."""
 
@@ -81,7 +81,7 @@ class Problem:
         return self.tensor_cores, self.vector_cores, self.bandwidth
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """When every task of a problem starts, and in which of its modes."""
 
@@ -98,7 +98,7 @@ class Schedule:
         return max(self.ends(problem), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Solution:
     """A schedule and a lower bound of the makespan."""
 

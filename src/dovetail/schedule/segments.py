@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from dovetail.frozen import frozen
 from dovetail.schedule.arrays import graph_of
 from dovetail.schedule.problem import Mode, Problem, Schedule, ScheduleTask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """Tasks that all need every task of the segments before: a separate problem, without dominated modes."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
@@ -15,7 +16,7 @@ from dovetail.step.capacity import memory_limit, usable_for
 from dovetail.step.evaluation import Evaluation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Certificate:
     """What is proven of an answer, and over which space.
 
@@ -45,7 +46,7 @@ class Certificate:
     lower_bound_framework_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alternative:
     """The best plan with other degrees, and what it loses as a part of the best.
 
@@ -57,7 +58,7 @@ class Alternative:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedPlan:
     """A plan as it was replayed."""
 
@@ -68,7 +69,7 @@ class SimulatedPlan:
     step_time_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """The best plan of a space; nothing but the certificate where no plan fits."""
 

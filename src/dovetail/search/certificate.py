@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dovetail.arrays import TOLERANCE
+from dovetail.frozen import frozen
 from dovetail.search.answer import Certificate
 
 Status = Literal["optimal", "feasible", "infeasible"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proof:
     """How good an answer is proven to be."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from dovetail.arrays import Ints
 from dovetail.bounds.batch import Batch, Candidates
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.derive import even_layers
@@ -41,7 +42,7 @@ MOST_DOUBLINGS = 11
 SEQUENCES_PER_CHIP = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FittingSize:
     """The largest micro-batch or sequence length of some chips under a recompute policy, and the plan it fits with."""
 
@@ -57,7 +58,7 @@ class FittingSize:
     """no sequence is longer that fits at micro-batch 1, where that is known"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeQuestion:
     """A job on clusters of one kind: global batch None has 16 sequences for each chip."""
 
@@ -102,8 +103,8 @@ class LeastMemory:
             cluster = self.question.cluster(chips)
             parts.append(plan_skeletons(job, cluster, setting.framework, space, self._degrees, every))
         count = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        columns = zip(*(tuple(getattr(part, name) for name in PlanSkeletons.__slots__) for part in parts), strict=True)
-        return PlanSkeletons(*(np.concatenate(column) for column in columns)), count
+        names = [each.name for each in fields(PlanSkeletons)]
+        return PlanSkeletons(*(np.concatenate([getattr(part, name) for part in parts]) for name in names)), count
 
     def _evaluate(self, skeletons: PlanSkeletons, count: Ints) -> None:
         tables = Tables(self._setting, self._degrees, self.policies)

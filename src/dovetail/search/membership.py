@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -21,7 +22,7 @@ from dovetail.profile.modules import MODULES, Module
 _LISTED_AT_MOST = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Coverage:
     """Whether a space has a plan."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
@@ -22,7 +23,7 @@ Objective = Literal["time", "cost", "energy"]
 SECONDS_PER_HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Training:
     """What it takes to train a number of tokens, step after step, without pauses."""
 
@@ -36,7 +37,7 @@ class Training:
     energy_j: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrontPoint:
     """One number of chips."""
 

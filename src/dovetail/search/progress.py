@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import listed
 from dovetail.search.certificate import Counts, proof
@@ -17,7 +18,7 @@ from dovetail.search.certificate import Counts, proof
 REPORT_EVERY_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimedPlan:
     """A plan and its step time by the tables."""
 
@@ -25,7 +26,7 @@ class TimedPlan:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchProgress:
     """How far a search is, for whoever waits for it."""
 
@@ -50,7 +51,7 @@ class SearchProgress:
 Listener = Callable[[SearchProgress], bool | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenPlans:
     """Sets of plans that a search has not been through: lower bounds, and how many plans."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
 from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.partition_plan import PartitionedPlan
@@ -32,7 +33,7 @@ from dovetail.step.layer_tables import Setting, recompute_policies
 KNOWN = 1 + 4 * TOLERANCE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BestOfSpace:
     """The best plan of a narrower space."""
 
@@ -42,7 +43,7 @@ class BestOfSpace:
     proven: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _KnownPlan:
     """A plan that fits within some bytes of a chip, and what it takes."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypedDict
 
+from dovetail.frozen import frozen
 from dovetail.search.progress import Listener
 
 
@@ -20,7 +20,7 @@ class SearchKeywords(TypedDict, total=False):
     tie_margin: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SearchRequest:
     """How a search is run."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.arrays import TOLERANCE
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
@@ -25,7 +24,7 @@ from dovetail.step.layer_tables import Setting
 MOST = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedPlans:
     """Leading plans replayed, the best first, and its certificate in simulated time."""
 

@@ -9,7 +9,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
 from dovetail.explanation.explain import explain, shortfall
 from dovetail.explanation.smallest_fix import smallest_fixes
+from dovetail.frozen import frozen
 from dovetail.launch.starting.start_file import started
 from dovetail.launch.targets import EXPORTERS
 from dovetail.plans.launch_limits import LAUNCHES
@@ -52,7 +52,7 @@ STAYING = ("expert_parallel", "recompute")
 _HTML, _JSON, _SCRIPT = "text/html; charset=utf-8", "application/json", "text/javascript; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """What goes back to the browser."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan_file import question_of
@@ -21,7 +22,7 @@ MOST_COMPARED = 6
 _NUMBERS = ("chips", "global_batch", "seq_len")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FormQuestion:
     """What the form says, complete."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from dovetail.arrays import Ints
+from dovetail.frozen import frozen
 from dovetail.layout import CollectiveKind
 from dovetail.simulation.chakra_format import COMM_TYPES, NodeType, boolean, int32, int64, node, uint64
 from dovetail.simulation.chakra_work import CollectiveWork, KernelWork, TaskKey, TaskWork
@@ -36,7 +36,7 @@ class Partner(Enum):
 Partners = tuple[Partner, tuple[str | int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageNode:
     """A node without the attributes in which the ranks of a stage differ: those of `partners`."""
 
@@ -46,7 +46,7 @@ class StageNode:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepWorks:
     """What tasks are in numbers."""
 

@@ -29,6 +29,7 @@ from dovetail.arrays import largest
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
@@ -58,7 +59,7 @@ GROUPS_FILE = "comm_groups.json"
 INDEX_FILE = "index.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankFile:
     """The trace of one rank."""
 

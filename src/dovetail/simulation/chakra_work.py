@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from dovetail.cost.operators import PlacedWork
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, bytes_read, bytes_written
 from dovetail.graph.size import Sizes, as_array
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
@@ -23,7 +24,7 @@ from dovetail.step.stages import layer_counts, layer_variants
 TaskKey = tuple[str, int, str, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveWork:
     """A collective, or the part of it that overlaps computation or does not."""
 
@@ -34,7 +35,7 @@ class CollectiveWork:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelWork:
     """One operator on one rank: floating-point operations, and bytes from and to memory."""
 
@@ -106,7 +107,7 @@ def tied_bytes(step: Step, gradient_bytes: float) -> list[tuple[tuple[int, ...],
 _StepKey = tuple[str, tuple[str, ...], float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layer:
     """A layer of a plan with its sizes."""
 

@@ -11,6 +11,7 @@ from dovetail.arrays import Ints
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.plans.arrange import PIPELINE, Arrangement
@@ -24,7 +25,7 @@ from dovetail.simulation.network import Network, Routes
 DIRECTIONS = ("out", "in")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transfer:
     """From a chip to its fellow of another stage."""
 

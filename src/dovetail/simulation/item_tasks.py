@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.simulation.layer_steps import LayerStep, LayerSteps, StepKind
 from dovetail.step.stages import ChunkContent
@@ -109,7 +110,7 @@ class _Writer:
         return self.pattern
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parts:
     """A collective in parts."""
 

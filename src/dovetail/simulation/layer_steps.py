@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Phase
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectivePhase, PlacedLayer
@@ -44,7 +45,7 @@ class StepKind(IntEnum):
     TRANSFER = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """What a collective sends: seconds before and between its bytes, and bytes through a chip's ports by way."""
 
@@ -61,7 +62,7 @@ class Message:
         return Message(self.wait_s * factor, sent, self.axes, self.seconds * factor)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerStep:
     """A kernel, a collective or a wait."""
 
@@ -76,7 +77,7 @@ class LayerStep:
     lost: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerSteps:
     """The steps of one layer; collectives of weights and their gradients are separate."""
 

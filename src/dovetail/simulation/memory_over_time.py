@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frameworks import ParameterBytes
+from dovetail.frozen import frozen
 from dovetail.pipeline.in_flight import peak_saved_by_stage
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.plans.plan import Plan
@@ -34,7 +35,7 @@ AT_THE_END = ("backward of the first layer", "backward of the embedding")
 LATE = 0.99
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryOverTime:
     """Bytes of one chip: from at_s[i] on, bytes[i]."""
 
@@ -47,7 +48,7 @@ class MemoryOverTime:
         return float(self.bytes.max())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ChunkBytes:
     """Bytes of a chunk: of a micro-batch in flight, and while its loss or its gradients are computed."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.frozen import frozen
 
 #: Smaller parts would drown in the rounding of others.
 SMALLEST_PART = 2 * ROUNDING
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Network:
     """Directed links with their bytes per second, and fixed routes over them.
 

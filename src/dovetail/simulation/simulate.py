@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail import frameworks
 from dovetail.arrays import largest
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.models import Job
@@ -31,7 +31,7 @@ from dovetail.step.stages import layer_variants
 from dovetail.step.times import tied_times, tier_at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simulation:
     """A replayed step."""
 

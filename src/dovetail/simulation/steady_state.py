@@ -8,11 +8,10 @@ Synchronization and Linearity, chapter 3), as long as the time between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.repeating_order import Stretch, period
 from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline
@@ -25,7 +24,7 @@ WIDE = 50.0
 MARGIN = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SteadyState:
     """The state at begin_s is that of period_s before, with later micro-batches."""
 
@@ -38,7 +37,7 @@ class SteadyState:
     later: Bools
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Candidate:
     """A moment whose state may come back after so long."""
 

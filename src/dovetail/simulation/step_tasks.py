@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from dovetail.arrays import Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import DIRECTIONS, Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
@@ -25,7 +26,7 @@ TRANSFERS = "transfers"
 STORE = "store"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTasks:
     """A step ready to run."""
 
@@ -57,7 +58,7 @@ class StepTasks:
         return self.chip_links * self.order.pipeline.num_stages * self.begin.shape[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepParts:
     """What a step is made of."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.simulation.item_tasks import Pattern
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskBlock:
     """Tasks of a pattern on the chips of a stage: columns, edges, and where each chip finds a step."""
 
@@ -24,7 +25,7 @@ class TaskBlock:
     at: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Laid:
     """A block in its place among all tasks, and the pattern it was made of."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.simulation.network import Network
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskGraph:
     """Tasks as arrays. A task begins when all it needs have ended, waits its seconds, then sends its bytes, and ends.
 
@@ -37,7 +37,7 @@ class TaskGraph:
         return len(self.seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RateChanges:
     """When a message's rate changed, in order of time; a rate of 0 is its end."""
 
@@ -46,7 +46,7 @@ class RateChanges:
     bytes_per_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SkippedTime:
     """A time in which periods repeat that are not played: from begin_s on, so long."""
 
@@ -54,7 +54,7 @@ class SkippedTime:
     lasts_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeline:
     """When every task began and ended."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.pipeline.work_order import WorkOrder
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern
@@ -19,7 +18,7 @@ from dovetail.simulation.task_graph import TaskGraph
 MOST_TASKS = 20_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Labels:
     """What every task is: arrays over tasks; `streams` and `names` are the texts they number."""
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dovetail.cost.mesh.damage import DamagedGroups
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import damage
 from dovetail.plans.wafer_tiles import is_wafer
 
+if TYPE_CHECKING:
+    from dovetail.cost.mesh.damage import DamagedGroups
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class StageDamage:
     """Kinds of damage, and of every stage which one its tile has: 0 for none; empty where nothing is dead."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats, summed
+from dovetail.frozen import frozen
 from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.step.formulas import UpdateRates, exposed, offload_seconds, optimizer_seconds, overlap_budget
 from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles
@@ -15,7 +15,7 @@ from dovetail.step.stages import Stage, layer_counts
 from dovetail.step.times import LayerTimes, Overlaps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndOfStep:
     """Seconds once a step: reduction, updated weights, optimizer, and what chips wait for their hosts; × stages."""
 

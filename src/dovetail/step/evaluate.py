@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.slowest import of_slowest
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -61,7 +62,7 @@ STATE = ("weights", "gradients", "optimizer", "optimizer step", "gathered weight
 _USABLE = {"read": "usable memory as programs report it", "assumed": "usable memory assumed"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaferUse:
     """What a plan on a wafer lends and stores: by stage, seconds each way and bytes added; nothing where empty."""
 
@@ -72,7 +73,7 @@ class WaferUse:
     store: StoreUse = field(default_factory=StoreUse)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One step of a plan: where its seconds go, and what they were added up from."""
 
@@ -94,12 +95,29 @@ class Step:
         return summed(self.breakdown.values())
 
 
+@frozen
+class EvaluatedStep:
+    """The answer of a plan, the step it is of, and what the framework does."""
+
+    evaluation: Evaluation
+    step: Step
+    facts: FrameworkFacts
+
+
 def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
     """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
+    return evaluated_step(plan, job, cluster, framework, energy=energy).evaluation
+
+
+def evaluated_step(
+    plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True
+) -> EvaluatedStep:
+    """The same with the step that the answer is of."""
     facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     step = step_of(plan, job, cluster, facts, calibrated.efficiencies, energy=energy)
-    return evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
+    evaluation = evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
+    return EvaluatedStep(evaluation, step, facts)
 
 
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
@@ -129,7 +147,7 @@ def evaluation_of(
     return replace(answer, memory_error=facts.memory_error)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfiledJob:
     """A job's layers on a cluster under the degrees of a plan: independent of its partition and recompute policy."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.plans.plan import Plan
 from dovetail.step.capacity import fit_probability
 from dovetail.step.power import Ranged, StepPower, step_power
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluation:
     """What a plan takes."""
 

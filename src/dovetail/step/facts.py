@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frameworks import Buckets, Framework, ParameterBytes
 from dovetail.frameworks.state import StateBytes
+from dovetail.frozen import frozen
 from dovetail.graph import Element
 from dovetail.models import Job
 from dovetail.plans.overlaps import OverlapSwitches, framework_overlaps, overlaps_of
@@ -24,7 +25,7 @@ UNBOUNDED_S = 1e30
 STAGING_BYTES = 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overheads:
     """What a framework adds to the work of the chips; numbers, or arrays over variants that are tried at once."""
 
@@ -43,10 +44,10 @@ class Overheads:
 
 def overheads_of(framework: Framework) -> Overheads:
     """A framework's own."""
-    return Overheads(*(np.asarray(getattr(framework, name).value) for name in Overheads.__slots__))
+    return Overheads(*(np.asarray(getattr(framework, each.name).value) for each in fields(Overheads)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamedBytes:
     """Bytes per parameter of what a store may hold, and so send or receive."""
 
@@ -55,7 +56,7 @@ class StreamedBytes:
     optimizer: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostFacts:
     """What a host's memory has, and what it does with it."""
 
@@ -66,7 +67,7 @@ class HostFacts:
     adds_gradients: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrameworkFacts:
     """A framework's figures for one job."""
 

@@ -7,13 +7,13 @@ and tests/test_one_model.py checks that they do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.arrays import Number, choose
 from dovetail.frameworks.parameter_bytes import ParameterBytes
+from dovetail.frozen import frozen
 
 
 def optimizer_step_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> Number:
@@ -95,7 +95,7 @@ def between_seconds(microbatch_s: Number, step_s: Number, microbatches: Number) 
     return microbatches * microbatch_s + step_s
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formula:
     """A formula of the step, the one function that has it, and the parts of the program whose figures it decides."""
 

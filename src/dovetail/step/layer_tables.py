@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Chip, Cluster
 from dovetail.layout.strategy import Strategy
@@ -40,7 +41,7 @@ _A_CLASS = np.s_[:, None]
 RecomputePolicy = tuple[Choice, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """A job on a cluster under a framework, and what all its plans share."""
 

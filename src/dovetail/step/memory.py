@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
 from dovetail.compilation import worth_compiling
 from dovetail.frameworks import ParameterBytes
+from dovetail.frozen import frozen
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
 from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
@@ -34,7 +34,7 @@ from dovetail.step.stages import ChunkContent, class_of, layer_counts
 STATE = ("weights", "gradients", "optimizer")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryTables:
     """The layers of a plan as tables of one row: what the search has of many plans, here of one."""
 

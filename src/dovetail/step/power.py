@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.hardware import Coefficient
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranged:
     """A figure between the ends that its sources leave, taken as independent of each other."""
 
@@ -59,7 +59,7 @@ COOLING = Coefficient(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepPower:
     """Watts for each chip, on average over a step."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import RangedRates, energy_rates
 from dovetail.cost.experts import fullest_load
-from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.frameworks import Buckets
+from dovetail.frozen import frozen
 from dovetail.graph import (
     OPTIMIZERS,
     Backward,
@@ -40,13 +41,16 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
 
+if TYPE_CHECKING:
+    from dovetail.cost.mesh.damage import DamagedGroups
+
 #: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
 #: The kind of group that reduces gradients.
 GRADIENTS = "data-parallel"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobProfiles:
     """What the layers of a job cost under a plan; of several plans, arrays over them."""
 
@@ -56,7 +60,7 @@ class JobProfiles:
     rates: RangedRates | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrangements:
     """Arrangements along the same axes, side by side: what differs between them is arrays, or a number for one."""
 
@@ -114,7 +118,7 @@ Timed = tuple[CollectiveTime, list[int]]
 Bucket = tuple[str, CollectivePhase, CollectiveKind, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenRouting:
     """How a layer's tokens travel to its experts."""
 
@@ -146,7 +150,7 @@ class TokenRouting:
 EVEN = TokenRouting()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pricing:
     """What the collectives of arrangements cost on the ways of a cluster's network."""
 
@@ -238,7 +242,7 @@ def _part(timed: Timed, part: Floats) -> Timed:
     return CollectiveTime(spent.seconds * part, [busy * part for busy in spent.busy_s]), used
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerPrice:
     """What the collectives of a layer cost under arrangements."""
 
@@ -313,7 +317,7 @@ def _together(values: Sequence[int]) -> Size:
     return values[0] if len(values) == 1 else np.array(values, np.float64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Key:
     """A layer graph as a cache key: graphs are built once per model and shared, so identity serves."""
 

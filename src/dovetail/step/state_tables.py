@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints, summed
 from dovetail.frameworks.framework import AxisOrder
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import SettledSizes, Sizes, as_array
 from dovetail.graph.tensor import Element
@@ -35,7 +36,7 @@ from dovetail.step.profiles import (
 from dovetail.step.times import LayerWork
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateSharding:
     """Stage degrees by number, replicas, stages, and how the state is sharded among the replicas."""
 
@@ -52,7 +53,7 @@ class StateSharding:
         return self.zero_stage == 3 or (self.zero_stage == 2 and self.stages == 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Class:
     """One layer class of a batch of keys: arrays over keys."""
 

@@ -8,11 +8,12 @@ takes the longer of the two; gradients and updated weights that are exchanged on
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph
 from dovetail.graph import count as graph_count
 from dovetail.hardware import Cluster
@@ -25,7 +26,7 @@ from dovetail.step.facts import StreamedBytes
 from dovetail.step.stages import LayerVariant, Stage, layer_counts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageTraffic:
     """What one stage exchanges with the store of each of its wafers: bytes of a micro-batch, and once a step."""
 
@@ -45,7 +46,7 @@ class StageTraffic:
         return 2 * self.weights_in + self.gradients_out + 2 * self.activations
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreUse:
     """Stages' traffic, the wafers each is on, and how many micro-batches a step has."""
 

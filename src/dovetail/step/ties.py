@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dovetail.frozen import frozen
 
 #: What a predicted ratio of two plans' step times errs by, with the family of the runs left out of the fit: the median
 #: over the pairs of distinct plans of a group, then the median over the 48 groups (315 pairs) of the published runs.
@@ -20,7 +20,7 @@ TIE_MARGIN = min(RATIO_ERROR, LARGEST_MARGIN)
 """plans whose step times differ by no more than this part are ties"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RatioInterval:
     """Where nine in ten measured ratios of two step times would be; what both are predicted wrong by cancels."""
 

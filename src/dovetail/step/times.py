@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import tier_arrays, way_arrays
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
 from dovetail.pipeline.chunk_times import ChunkTimes
@@ -30,7 +30,7 @@ from dovetail.step.stages import ChunkContent, Stage, layer_counts
 OFFLOAD = "offload"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlaps:
     """Which communication a framework hides behind computation: the part of it that can be hidden, 0 to 1."""
 
@@ -51,7 +51,7 @@ class Overlaps:
     offload_s_per_byte: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerWork:
     """What `layer_times` reads of a profile."""
 
@@ -64,7 +64,7 @@ class LayerWork:
     backward_collective_s: Mapping[str, Floats]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerTimes:
     """Seconds of one layer and micro-batch, what overlaps taken off; `parts` names where they go."""
 

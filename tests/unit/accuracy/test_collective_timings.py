@@ -83,7 +83,7 @@ def test_one_chip_predicts_another_of_its_generation(published):
 
 def test_the_shipped_constants_are_the_fitted_ones(published):
     fitted = fit_collectives(published.timings, transport=None).transport
-    for name in Transport.__slots__:
+    for name in Transport.__match_args__:
         assert getattr(TRANSPORT, name) == pytest.approx(getattr(fitted, name), rel=0.05), name
 
 

@@ -41,10 +41,10 @@ def test_few_numbers_of_a_generation_are_fitted_on_runs(generation):
 def test_few_numbers_of_a_framework_are_fitted(name):
     framework = frameworks.load(name)
     memory = ("context_bytes", "allocator_overhead", "collective_buffer_bytes")
-    fitted = {field for field in (*Overheads.__slots__, *memory) if getattr(framework, field).status == "fitted"}
+    fitted = {field for field in (*Overheads.__match_args__, *memory) if getattr(framework, field).status == "fitted"}
     assert len(fitted | set(FITTED_OVERHEADS.get(name, ()))) <= PER_FRAMEWORK
     # what is fitted says so, and what says so is fitted
-    assert fitted & set(Overheads.__slots__) == set(FITTED_OVERHEADS.get(name, ()))
+    assert fitted & set(Overheads.__match_args__) == set(FITTED_OVERHEADS.get(name, ()))
 
 
 def test_nothing_of_the_ideal_framework_is_fitted():

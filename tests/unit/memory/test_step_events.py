@@ -16,7 +16,7 @@ from dovetail.memory.allocator import Event, replay
 from dovetail.memory.reserved import reserved_memory
 from dovetail.memory.step_events import stage_events
 from dovetail.plans.plan_file import Task, task_of
-from dovetail.step.evaluate import evaluate, step_of
+from dovetail.step.evaluate import EvaluatedStep, evaluate, evaluated_step, step_of
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 
@@ -38,6 +38,10 @@ def events_of(task: Task, stage: int) -> list[Event]:
 
 def evaluated(task: Task) -> Evaluation:
     return evaluate(task.plan, task.job, task.cluster, task.framework, energy=False)
+
+
+def evaluated_task(task: Task) -> EvaluatedStep:
+    return evaluated_step(task.plan, task.job, task.cluster, task.framework)
 
 
 def tensors(result: Evaluation) -> float:
@@ -91,13 +95,13 @@ def test_a_step_of_8b_is_replayed_in_two_seconds():
 @pytest.mark.parametrize("framework", frameworks.names())
 def test_frameworks_without_the_allocator_reserve_nothing(framework):
     task = replace(task_of(LLAMA, "case.yaml"), framework=frameworks.load(framework))
-    found = reserved_memory(evaluated(task), task.plan, task.job, task.cluster, task.framework)
+    found = reserved_memory(evaluated_task(task), task.plan, task.framework)
     assert (found is None) is (framework in ("ideal", "maxtext", "wafer"))
 
 
 def test_the_operator_at_which_memory_runs_out_is_named():
     task = task_of({**LLAMA, "job": {**LLAMA["job"], "seq_len": 32768}}, "case.yaml")
-    found = reserved_memory(evaluated(task), task.plan, task.job, task.cluster, task.framework)
+    found = reserved_memory(evaluated_task(task), task.plan, task.framework)
     assert found is not None
     assert found.phase == "forward"
     assert found.operator is not None

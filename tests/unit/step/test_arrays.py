@@ -60,8 +60,8 @@ def test_many_calibrations_at_once_give_what_each_gives(model, spec):
     plan = resolve_plan(PlanSpec(micro_batch=1, **spec), chips=64, global_batch=64, num_layers=job.model.num_layers)
     random = np.random.default_rng(5)
     known = calibration(cluster.chip, "bf16").efficiencies
-    variants = {name: getattr(known, name) * random.uniform(0.6, 1.0, 4) for name in Efficiencies.__slots__}
-    overheads = {name: random.uniform(0.5, 1.0, 4) for name in Overheads.__slots__} | {"host_s": np.full(4, 2e-5)}
+    variants = {name: getattr(known, name) * random.uniform(0.6, 1.0, 4) for name in Efficiencies.__match_args__}
+    overheads = {name: random.uniform(0.5, 1.0, 4) for name in Overheads.__match_args__} | {"host_s": np.full(4, 2e-5)}
     assert overheads_of(framework).host_s == 0
 
     def seconds(efficiencies, added):

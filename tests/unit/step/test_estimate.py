@@ -161,13 +161,25 @@ def cpu_seconds(*command: str, bytecode: Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_an_answer_needs_no_compiler():
+#: What an estimate of a plan on a cluster does without.
+UNNEEDED = (
+    "numba", "llvmlite", "rich", "dovetail.accuracy", "dovetail.bounds",
+    "dovetail.cli.plan", "dovetail.cost.mesh", "dovetail.explanation", "dovetail.exploration", "dovetail.launch",
+    "dovetail.mapping", "dovetail.models.huggingface", "dovetail.partition", "dovetail.plans.space", "dovetail.report",
+    "dovetail.schedule", "dovetail.search", "dovetail.serve", "dovetail.simulation",
+)  # fmt: skip
+
+
+def test_an_answer_needs_no_compiler_and_no_other_command():
     path = PUBLISHED / "korthikanti-175b-selective.yaml"
     code = (
         "import sys\nfrom dovetail.cli import main\ntry:\n    main(['estimate', sys.argv[1]])\n"
-        "except SystemExit as end:\n    assert end.code == 0\n    assert not {'numba', 'llvmlite'} & set(sys.modules)"
+        "except SystemExit as end:\n    assert end.code == 0\n    print(*sys.modules, file=sys.stderr)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
+    loaded = done.stderr.split()
+    assert "dovetail.step.evaluate" in loaded
+    assert not [name for name in loaded if name in UNNEEDED or name.startswith(tuple(f"{each}." for each in UNNEEDED))]
 
 
 def test_a_new_process_answers_in_a_second_of_cpu(tmp_path: Path):

@@ -10,6 +10,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.cost.mesh.grid import Die, DieMesh
+from dovetail.frozen import frozen
 
 
 class MeshCollectiveKind(StrEnum):
@@ -24,7 +25,7 @@ class MeshCollectiveKind(StrEnum):
     BROADCAST = "broadcast"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread:
     """How one part of the bytes leaves a die: sends over links, each after the one that brought the bytes there.
 

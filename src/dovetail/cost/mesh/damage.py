@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
@@ -12,13 +11,14 @@ from dovetail.cost.mesh.choose import best
 from dovetail.cost.mesh.collective import MeshCollective, MeshCollectiveKind
 from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.loads import DieGroup, embedded, on_group, total_loads
+from dovetail.frozen import frozen
 from dovetail.layout import CollectiveKind
 
 #: A group along one axis of a tile: how many dies, and how far apart neighbours are.
 Along = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DamagedGroups:
     """A tile of live dies on a wafer with dead links: all groups of a kind run their collective at the same time."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -12,6 +11,7 @@ from dovetail.arrays import Floats
 from dovetail.cost.mesh.collective import Spread
 from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.least_busy import Column, least_busy
+from dovetail.frozen import frozen
 
 #: A price for every hop, so small that it decides only between ways that cost the same.
 HOP = 1e-12
@@ -20,7 +20,7 @@ HOP = 1e-12
 Ways = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoutedExchange:
     """Ways between all dies with their parts; no mix of ways loads its busiest link with less than `bound`."""
 

@@ -8,12 +8,12 @@ programs have few rows, so this needs no solver of its own, and gives the same a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
+from dovetail.frozen import frozen
 
 #: A tree cheaper than its price by less than this changes nothing.
 SMALLEST_GAIN = 1e-11
@@ -29,7 +29,7 @@ MOST_PIVOTS = 20_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column(Generic[T]):
     """A tree: what it loads each row with, which root it has, and whatever names it."""
 
@@ -42,7 +42,7 @@ class Column(Generic[T]):
 Cheapest = Callable[[Floats, Floats], Sequence[Column[T]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mix(Generic[T]):
     """Trees with their weights; no mix is less busy than `bound`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,10 +12,11 @@ from dovetail.cost.mesh.collective import MeshCollective, MeshCollectiveKind, Sp
 from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.rings import reversed_legs
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.layout import CollectiveKind
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DieGroup:
     """Dies that act together: rows × cols of them, from a corner on, every so many rows and columns.
 

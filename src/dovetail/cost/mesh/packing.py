@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,12 +13,13 @@ from dovetail.cost.mesh.collective import Spread
 from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.least_busy import Column, Mix, least_busy
 from dovetail.cost.mesh.trees import Tree, cheapest_tree, comb, middle_of, spread_by_links, spread_over
+from dovetail.frozen import frozen
 
 #: More than all prices of a tree together: a second root never pays.
 FAR = 1e3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """Trees with parts that add up to 1; no packing loads its busiest link with less than `bound`."""
 

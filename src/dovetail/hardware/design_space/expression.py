@@ -6,13 +6,13 @@ import ast
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dovetail.arrays import Bools, Floats
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 
 Lookup = Callable[[str], Floats]
 """what a name stands for; an attribute's name is `reference.attribute`"""
@@ -49,7 +49,7 @@ _ALLOWED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expression:
     """A number or a condition over names."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware.design import VARIABLES, Designs
 from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.silicon import ESTIMATES, Silicon
@@ -63,7 +64,7 @@ def _wafers(designs: Designs) -> WaferDesigns:
     return designs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formulas:
     """The expressions of a space and what they may refer to."""
 

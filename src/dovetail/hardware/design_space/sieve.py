@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Bools, Ints
+from dovetail.frozen import frozen
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.design_space.scope import Formulas, Scope
@@ -18,7 +18,7 @@ from dovetail.hardware.design_space.variable import BOUNDS
 _PACK_BELOW = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """What a design must keep: a limit of the file, or the bounds of a derived variable."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware.chip import Chip
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import Expression
@@ -29,7 +30,7 @@ _DRAWS = 2**16
 _ROUNDS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """Values a design takes one of: of one variable, or of several that go together."""
 
@@ -41,7 +42,7 @@ class Axis:
         return len(next(iter(self.values.values())))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesignBatch:
     """Designs a space keeps, and their indices."""
 
@@ -53,7 +54,7 @@ class DesignBatch:
         return len(self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesignCounts:
     """What became of the designs of a space."""
 
@@ -65,7 +66,7 @@ class DesignCounts:
     """figure → its least and greatest value over the designs kept"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesignSpace:
     """Designs around a chip or wafer: the index counts through the axes, the last one fastest, whatever the limits."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Bools, Floats
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frozen import frozen
 from dovetail.hardware.design import VARIABLES
 from dovetail.hardware.wafer_design import WAFER_VARIABLES
 from dovetail.units import parse
@@ -19,7 +19,7 @@ DATAFLOW = "dataflow"
 DATAFLOWS: Mapping[str, float] = {"weight": 0.0, "output": 1.0}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VariableBounds:
     """What a variable may be in a design somebody could build."""
 

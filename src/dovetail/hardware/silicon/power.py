@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.hardware.design import Designs
 from dovetail.hardware.silicon.area import shared_bytes_per_s
 from dovetail.hardware.technology import Numbers
@@ -18,7 +17,7 @@ LEAST_ENERGY = 0.55
 VECTOR_OPERAND_BYTES = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Activity:
     """Part of the time that each kind of unit works at its peak."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.silicon import wafer_geometry
 from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
@@ -15,7 +15,7 @@ from dovetail.hardware.wafer_design import wafer_design_of
 ENDS: tuple[End, ...] = ("value", "low", "high")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One rule about one wafer; figures are parts of what there is, so the limit is 1."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.layout.encoding import Activation, ActivationOverride, LayerInterval, OperatorEncoding, StageEncoding
 from dovetail.plans.framework_limits import recomputed_blocks
@@ -20,7 +21,7 @@ from dovetail.step.facts import FrameworkFacts
 RecomputeWords: TypeAlias = "str | tuple[str, ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainLayers:
     """The layers of a model in their order, of which blocks follow the first."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.launch.launch_file import Reading
 from dovetail.layout.encoding import Encoding, canonical_as_placed, read_encoding
 from dovetail.plans.plan_file import Task, question_of, task_of
@@ -16,7 +16,7 @@ from dovetail.plans.plan_file import Task, question_of, task_of
 FRAMEWORK = "wafer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EncodingReading(Reading):
     """What an encoding file says; its plan takes the model and the wafers."""
 

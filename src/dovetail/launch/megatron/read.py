@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
 from dovetail.launch.megatron.read_model import assumed_constants, read_model
@@ -31,7 +31,7 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Degrees:
     """What further fields follow from."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from dovetail.frozen import frozen
 from dovetail.launch.shell.words import commands
 
 #: The name of a command that no script has: it hands on what the text knows.
@@ -21,7 +21,7 @@ _HEADER = re.compile(r"^#SBATCH[ \t]+(--?[A-Za-z-]+)(?:[ \t]*=[ \t]*|[ \t]+|(?=\
 _NODES, _TASKS, _CHIPS = ("--nodes", "-N"), ("--ntasks-per-node",), ("--gpus-per-node", "--gres")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Script:
     """What a script says."""
 

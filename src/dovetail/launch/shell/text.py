@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fragment:
     """A part of a word."""
 
@@ -25,7 +26,7 @@ class Fragment:
 Word = tuple[Fragment, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayAssignment:
     """`NAME=( ... )`, or `NAME+=( ... )`, which adds to it."""
 

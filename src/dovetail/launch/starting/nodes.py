@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.launch.launch_file import Launch, Start
 from dovetail.plans.launch_limits import LAUNCHES
@@ -25,7 +25,7 @@ _OPTION = re.compile(r"--|[A-Za-z_]\w*=")
 _SPECIAL = re.compile(r"[\\\"'$`}]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeLaunch:
     """A launch on the nodes of a cluster: one command on each, which starts a process for every chip."""
 

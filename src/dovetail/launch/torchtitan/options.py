@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.launch.torchtitan import flavors
 from dovetail.plans.launch_models.torchtitan import DEFAULTS, IMPLEMENTATIONS, ONLY, PASSED_OVER, Value
 
@@ -98,7 +99,7 @@ def renamed(options: FlagWords, names: Mapping[str, str]) -> FlagWords:
     return {both.get(name, name): words for name, words in options.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OptionValues:
     """What options are: by flag, by recipe, or by default."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dovetail.documents import Spec, parse_document, validate
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.factor import Factor, MeshAxis, String, Strings
 from dovetail.layout.encoding.job_encoding import (
     ActivationOverride,
@@ -142,7 +143,7 @@ class EncodingSpec(Spec):
     stages: Annotated[tuple[StageSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EncodingHeader:
     """Parts of a plan file ahead of an encoding, so that its file can be read alone; each may be absent."""
 

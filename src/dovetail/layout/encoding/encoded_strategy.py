@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, LayerGraph, Operator, Role, differentiate
 from dovetail.layout.encoding.factor import MeshAxis, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
@@ -18,7 +19,7 @@ def _nothing() -> dict[str, str]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EncodedStrategy(Strategy):
     """Shards by operator name instead of a rule; axes are atomic axes of the tile."""
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 from math import prod
 from typing import TypeAlias
 
+from dovetail.frozen import frozen
+
 #: The label of a factor that shards no dim: its dies store and do the same.
 REPLICATE = "replicate"
 
@@ -66,7 +68,7 @@ class Strings:
         return iter((*self.rows, *self.cols))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A factor and the dies it spans: those from `low` apart to `high` apart along its axis."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, LayerGraph, Operator, differentiate
 from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, token_shards
 from dovetail.layout.encoding.factor import Strings
@@ -15,7 +14,7 @@ from dovetail.layout.mesh import Mesh
 from dovetail.layout.strategy import Strategy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreeStrategy(Strategy):
     """Shards as the layouts say; axes that replicate a weight shard its home, as far as the ZeRO stage goes."""
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from itertools import product
 from typing import TypeAlias
 
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.factor import Strings
 from dovetail.layout.encoding.operator_encoding import Activation, OperatorEncoding
 from dovetail.layout.encoding.shards import TileAxes
@@ -47,7 +48,7 @@ class LayerInterval:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ActivationOverride:
     """Layers of a stage that save or recompute other outputs than the rest of their class does."""
 
@@ -56,7 +57,7 @@ class ActivationOverride:
     activation: Mapping[str, Activation]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageEncoding:
     """One pipeline stage: a tile, the layers on it, and one encoding per layer class."""
 
@@ -86,7 +87,7 @@ class StageEncoding:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Encoding:
     """A job on a wafer: microbatches, their order, and the stages."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from dovetail.frozen import frozen
 from dovetail.graph import Phase
 from dovetail.layout.encoding.factor import MeshAxis, Strings
 
@@ -32,7 +33,7 @@ class StateStore(StrEnum):
 FactorPosition: TypeAlias = "tuple[MeshAxis, int]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Home:
     """Where weights, gradients or optimizer state live, and the factors along which each die stores only its shard."""
 
@@ -41,7 +42,7 @@ class Home:
     sharded: tuple[FactorPosition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorEncoding:
     """How one operator of a layer class runs on a tile."""
 

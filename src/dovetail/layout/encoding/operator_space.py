@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TypeAlias
 
+from dovetail.frozen import frozen
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes
 from dovetail.layout.encoding.canonical import canonical_strings
@@ -17,7 +17,7 @@ from dovetail.layout.encoding.stream import streamed_operand
 Label: TypeAlias = "tuple[str, bool]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Signature:
     """What a string means for the rules: strings that share it can stand for each other."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, LayerGraph
 from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.derive import PlacedLayer, place_layer
@@ -14,7 +15,7 @@ from dovetail.layout.encoding.shards import TileAxes
 from dovetail.layout.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reshard:
     """A tensor of the forward that its readers need otherwise than it lies: no broken rule, but a price."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from dovetail.frozen import frozen
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes, as_array
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, sharded_by
@@ -47,7 +47,7 @@ PADDED_DIMS = frozenset({"vocab"})
 LINEAR_FUNCTIONS = frozenset({"add", "sum"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Violation:
     """A broken rule: its name, where, and what is wrong there."""
 

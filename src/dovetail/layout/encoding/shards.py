@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, LayerGraph, Operator, Phase
 from dovetail.layout.derive import tensor_dim_of
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileAxes:
     """The atomic axes of a tile: along each mesh axis the ends of groups of dies, from 1 on."""
 
@@ -99,7 +99,7 @@ def streamed_axes(strings: Strings, axes: TileAxes) -> tuple[str, ...]:
     return tuple(axes_streamed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxesOnTile:
     """Where the axes of a mesh lie on a tile: name and size of each, innermost first."""
 

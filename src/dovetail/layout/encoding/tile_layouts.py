@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, sharded_by
 from dovetail.layout.encoding.shards import TileAxes, tile_axes, tile_extent
 
@@ -15,7 +15,7 @@ from dovetail.layout.encoding.shards import TileAxes, tile_axes, tile_extent
 _FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileLayouts:
     """How a model is sharded on the tile of a stage, alike on all stages; the residual stream has the dims of x."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.job_encoding import Die, Tile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaferGrid:
     """A grid of dies; neighbours in a row or column are linked."""
 
@@ -46,7 +46,7 @@ class WaferGrid:
         return not left
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Symmetry:
     """A mirroring of the wafer: along the diagonal first, then left to right, then top to bottom."""
 

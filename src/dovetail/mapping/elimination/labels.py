@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.mapping.elimination.label_kernels import Entries, Limits, NewLabels, least_by_entry, made_labels
 from dovetail.mapping.elimination.min_plus import least_over
 from dovetail.mapping.elimination.open_costs import DirectionBounds, Incumbents, weighed_corners
@@ -18,7 +18,7 @@ from dovetail.mapping.elimination.problem import CostProblem, CostTable
 BLOCK_NUMBERS = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LabelTable:
     """Undominated labels for every choice of some variables."""
 

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.mapping.elimination.label_kernels import margin_below, open_corners, undominated, worth_keeping
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.elimination.problem import CostProblem
@@ -51,7 +52,7 @@ class Incumbents:
         return corners[np.lexsort(corners.T[::-1])]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DirectionBounds:
     """Lowest weighted costs in several directions."""
 

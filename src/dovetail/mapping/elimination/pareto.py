@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.mapping.elimination.labels import LabelElimination, TooMuchWork
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.elimination.open_costs import (
@@ -37,7 +37,7 @@ STILL_NEEDED = 0.7
 COARSER = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostFront:
     """Mutually undominated costs in lexicographic order, and a choice for each."""
 

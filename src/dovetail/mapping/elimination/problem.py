@@ -10,10 +10,11 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.mapping.elimination.elimination_kernels import weighed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostTable:
     """Joint costs of the options of some variables."""
 

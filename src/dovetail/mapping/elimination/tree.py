@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from dovetail.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Bucket:
     """The elimination of one variable or of a copy of it: its inputs, and what its result still depends on."""
 
@@ -26,7 +28,7 @@ class Bucket:
         return (*self.separator, self.variable)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tree:
     """Buckets in elimination order; the last has a variable with one option and collects unconnected parts."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.graph import differentiate
 from dovetail.hardware import Cluster
 from dovetail.layout import Mesh, Strategy
@@ -21,7 +22,7 @@ from dovetail.profile.layer import CollectivePrice
 from dovetail.step.profiles import EVEN, Arrangements, LayerPrice, Pricing, TokenRouting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayoutPoint:
     """A layout on the Pareto front of seconds, state bytes and saved bytes."""
 

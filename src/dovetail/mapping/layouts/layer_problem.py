@@ -20,13 +20,13 @@ its costs differ, if that makes it much smaller (`scoped.OptionScope`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import Backward, LayerGraph, differentiate
 from dovetail.layout.encoding import REPLICATE, Activation, Factor, MeshAxis, OperatorEncoding, Strings
 from dovetail.layout.encoding.shards import axis_name
@@ -48,7 +48,7 @@ MOST_OF_MIXTURE = 1_000_000
 OBJECTIVES = ("seconds", "state_bytes", "saved_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayoutSpace:
     """The layouts a search may choose from."""
 
@@ -65,7 +65,7 @@ class LayoutSpace:
     most_entries: int = MOST_ENTRIES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerProblem:
     """A cost problem, and what its variables and options mean."""
 

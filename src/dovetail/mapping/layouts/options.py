@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Operator
 from dovetail.graph.size import Sizes
 from dovetail.layout.encoding.rules import divides
@@ -26,7 +26,7 @@ from dovetail.mapping.layouts.tile import LayerTile
 __all__ = ["Allowed", "Labels", "Variable", "layer_variables"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variable:
     """Operators that are sharded together, and the ways to shard them."""
 

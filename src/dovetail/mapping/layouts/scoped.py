@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Array, Ints
+from dovetail.frozen import frozen
 
 #: By option, the number of its class; None if every option is a class of its own.
 Classes = tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OptionScope:
     """Variables in ascending order, and which options of each are told apart."""
 
@@ -42,7 +42,7 @@ class OptionScope:
         return math.prod(self.shape(lengths))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scoped:
     """Values for every combination of options of a scope's variables; further axes may follow."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dovetail.cost.operators import ChipUnits
 from dovetail.errors import InputError
 from dovetail.frameworks import ParameterBytes
+from dovetail.frozen import frozen
 from dovetail.graph import HALF_PRECISION, LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.graph.tensor import Element
@@ -19,7 +20,7 @@ from dovetail.step.profiles import purpose_of
 Exposure = Callable[[str, CollectivePhase], float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerSetting:
     """Everything but the layout that the costs of a layer depend on."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversion_seconds, conversions
 
 #: Most bytes of collectives that are remembered: tensors of all sizes have the same ones.
@@ -39,7 +39,7 @@ class Conversions:
         self.seconds = conversion_seconds(steps, prices.reshape(len(prices), -1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A layout that a tensor gets, under the options that do not have it yet."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.mapping.tiles.free_search import SCHEDULES, FreeSearch
 from dovetail.mapping.tiles.skeletons import TileSkeleton
@@ -35,7 +35,7 @@ NAMED_S, NAMED_SHARE = 10.0, 0.25
 ALTERNATIVES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreeLimits:
     """Where a search of free plans may end."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.pipeline.in_flight import in_flight
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
@@ -14,7 +13,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 HALVINGS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TilePipeline:
     """Stages on equal tiles that process micro-batches in turn, and the equal blocks dealt to them."""
 
@@ -30,7 +29,7 @@ class TilePipeline:
         return in_flight(Pipeline(PipelineSchedule.ONE_F_ONE_B, self.stages, self.microbatches))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockLowerBound:
     """A lower bound of a block: seconds per micro-batch as a convex function of the bytes it saves."""
 

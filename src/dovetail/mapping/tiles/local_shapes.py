@@ -7,13 +7,13 @@ sequences. So each distinct part is timed once per chip, and the fewest seconds 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_seconds
+from dovetail.frozen import frozen
 from dovetail.graph import DerivedSize, LayerGraph, ModelGraph, Operator, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
@@ -187,7 +187,7 @@ def _chip_key(chip: ChipUnits) -> tuple[float, ...]:
     return (*figures, float(chip.systolic), chip.narrow_bytes or 0.0, chip.cast_bytes, chip.loss_bytes or 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _SharedGraph:
     """A graph as a cache key: graphs are built once per model and shared, so identity serves."""
 

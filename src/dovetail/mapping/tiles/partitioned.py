@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations, product
 
 from dovetail.cost.calibration import calibration
+from dovetail.frozen import frozen
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tilings import helpers
@@ -30,7 +31,7 @@ FEW_PARTITIONS = 16
 FEW_PAIRS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partitions:
     """Plans of one layout that fit, and what none of its plans falls below: infinite where none fits."""
 
@@ -97,7 +98,7 @@ def every_partition(stages: int, layers: int) -> tuple[tuple[int, ...], ...] | N
     return tuple(each for each in numbers if sum(each) == layers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Judge:
     """Evaluates plans of one layout on given tiles."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.frozen import frozen
 from dovetail.mapping.tiles.least_step import BlockLowerBound, TilePipeline, least_lending_step_s
 from dovetail.mapping.tiles.least_step_kernels import pipeline_least_s
 
@@ -14,7 +15,7 @@ from dovetail.mapping.tiles.least_step_kernels import pipeline_least_s
 NO_LINES = np.zeros((0, 3))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PipelineBound:
     """What is known of one skeleton; knowing more of its blocks raises the bound."""
 

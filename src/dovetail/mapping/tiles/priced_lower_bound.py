@@ -10,11 +10,11 @@ first guess where both cost the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.frozen import frozen
 from dovetail.layout.encoding import Strings
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.layouts.layer_problem import LayerProblem
@@ -39,7 +39,7 @@ CLOSE = 0.02
 Line = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PricedLayout:
     """The cheapest layout of a block at a price of a byte."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, permutations, product
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, DefectMap
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
@@ -29,7 +30,7 @@ Places = tuple[tuple[StageTile, ...], ...]
 _Extent = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UncutGrid(WaferGrid):
     """A wafer on which tiles may not have a dead link inside."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ from dovetail.arrays import Floats, Ints, largest_two
 from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Role
 from dovetail.graph.size import as_array
 from dovetail.hardware import Cluster
@@ -68,7 +68,7 @@ def skeletons_by_store(cluster: Cluster, job: Job) -> dict[tuple[Stored, ...], l
     return by_store
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassBounds:
     """Lower bounds of a layer class, by number of dies and sequences of a micro-batch."""
 

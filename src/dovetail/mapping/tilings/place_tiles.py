@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.mapping.tilings.beam import best_of_beam
@@ -36,7 +36,7 @@ BEAMS = (10, 100)
 STEPS = (*(0.1,) * 5, 0.25, 0.5)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TilePlacement:
     """A placement of stages on tiles and how good it is."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.arrays import Bools, Floats
 from dovetail.cost.mesh import DieMesh
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
 
@@ -25,7 +26,7 @@ Minimise: TypeAlias = Literal["sum", "max"]
 MAX_STAGES, MAX_TILES = 250, 16_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageShapes:
     """The tile shapes a stage accepts: rows and columns, and the cost of each by itself."""
 

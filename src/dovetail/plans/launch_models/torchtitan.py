@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from dovetail.frozen import frozen
 
 #: An option's value as the command line has it.
 Value = str | int | bool | tuple[str, ...] | None
@@ -35,7 +37,7 @@ DEFAULTS: Mapping[str, Value] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """A function of a `config_registry`: `--module` and `--config` name it."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NoReturn
 
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.models import Model
 from dovetail.models.attention import Attention
 from dovetail.models.block import Block
@@ -19,7 +19,7 @@ from dovetail.plans.launch_models.unusual import unusual_attention, unusual_fram
 VERSION = "torchtitan 0.3.0"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TitanModel:
     """A model in torchtitan's words."""
 

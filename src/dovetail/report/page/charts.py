@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from dovetail.frozen import frozen
 from dovetail.report.page.document import Chart
 from dovetail.report.svg import PALETTE
 
@@ -19,7 +19,7 @@ _BAR, _AROUND = 28, 90
 _TICK_FACTOR = 1.4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Curve:
     """Points joined by a line."""
 
@@ -28,7 +28,7 @@ class Curve:
     y: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """A point with the label beside it and the text that tells more of it."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
+
+from dovetail.frozen import frozen
 
 #: What a page may load: nothing but what is in it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
@@ -18,7 +19,7 @@ PLOTLY = "plotly-cartesian.min.js"
 LESS = "\\u003c"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Rows of texts; the first column is the rows' heading."""
 
@@ -26,7 +27,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chart:
     """What Plotly draws, and what it shows in words for those who cannot see it."""
 
@@ -36,7 +37,7 @@ class Chart:
     height: int = 320
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Widget:
     """Something the page's own script draws: the pipeline timeline or the designs of a study."""
 
@@ -45,7 +46,7 @@ class Widget:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """A heading, a sentence to read first, pictures, and the figures behind them."""
 
@@ -61,7 +62,7 @@ class Section:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page:
     """An answer for a reader."""
 
