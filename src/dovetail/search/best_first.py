@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.frozen import frozen
 from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
@@ -30,7 +29,7 @@ FIRST_REACH = 2.0
 FIRST_PAIRS, FIRST_LOOKS = 2, 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoundedSkeletons:
     """Skeletons of stage degrees × stage counts, with lower bounds from asymptotic micro-batches."""
 
