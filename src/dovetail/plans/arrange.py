@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 from dovetail.errors import InputError
@@ -12,7 +13,7 @@ from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.layout import Mesh, Strategy
-from dovetail.layout.axes import AtomicAxes, atomic_axes, joined_by_tier
+from dovetail.layout.axes import AtomicAxes, Degrees, atomic_axes, joined_by_tier
 from dovetail.layout.encoding import FreeStrategy, MeshAxis, TileLayouts
 from dovetail.layout.encoding.shards import TileAxes, axis_name
 from dovetail.layout.rectangles import rectangles
@@ -38,7 +39,7 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster, rule: str = "megatr
     """How the chips of a stage share the layers of a model, by the `rule` of a framework's tensor parallelism."""
     if plan.layouts is not None:
         return _arrange_tile(plan.layouts, plan.zero_stage, plan.pipeline_parallel, cluster)
-    axes = atomic_axes(plan.degrees(_kv_heads(graph)), _stage_tiers(plan, cluster))
+    axes = _axes(plan.degrees(_kv_heads(graph)), tuple(_stage_tiers(plan, cluster)))
     strategy = Strategy(
         axes.mesh,
         rule,
@@ -48,6 +49,12 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster, rule: str = "megatr
     )
     joins, strides = _along_ways(plan, cluster, axes)
     return Arrangement(axes, strategy, joins, strides)
+
+
+@lru_cache(maxsize=4096)
+def _axes(degrees: Degrees, tier_sizes: tuple[int, ...]) -> AtomicAxes:
+    """`atomic_axes`, which plans that differ in other fields share."""
+    return atomic_axes(degrees, tier_sizes)
 
 
 def _arrange_tile(layouts: TileLayouts, zero_stage: int, stages: int, cluster: Cluster) -> Arrangement:

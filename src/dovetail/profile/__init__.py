@@ -1,7 +1,7 @@
 """One layer class under one layout on one chip: times, saved bytes, collectives, recompute choices."""
 
-from dovetail.profile.layer import WEIGHT_GATHER, CollectivePrice, LayerProfile, TiedParameters, profile_layer
-from dovetail.profile.layer_sizes import LayerSizes
+from dovetail.profile.layer import WEIGHT_GATHER, CollectivePrice, Extent, LayerProfile, TiedParameters, profile_layer
+from dovetail.profile.layer_sizes import LayerSizes, sizes_of_layers
 from dovetail.profile.recompute import CHOICES, Recompute, RecomputeMenu, recompute
 from dovetail.profile.saving import Saving
 
@@ -9,6 +9,7 @@ __all__ = [
     "CHOICES",
     "WEIGHT_GATHER",
     "CollectivePrice",
+    "Extent",
     "LayerProfile",
     "LayerSizes",
     "Recompute",
@@ -17,4 +18,5 @@ __all__ = [
     "TiedParameters",
     "profile_layer",
     "recompute",
+    "sizes_of_layers",
 ]

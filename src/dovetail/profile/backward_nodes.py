@@ -49,11 +49,11 @@ class Lifetime:
     of_logits: bool
 
 
-def backward_nodes(placed: PlacedLayer, sizes: LayerSizes) -> tuple[tuple[BackwardNode, ...], tuple[Lifetime, ...]]:
+def backward_nodes(placed: PlacedLayer, of: VersionSizes) -> tuple[tuple[BackwardNode, ...], tuple[Lifetime, ...]]:
     """The nodes of a layer's backward in the order they run, and how long the tensors they write are alive."""
     names = [p.operator.name for p in placed.forward]
     node_of, order = _grouped([p.operator for p in placed.backward], names)
-    intervals = _intervals(placed, sizes, node_of, len(order))
+    intervals, sizes = _intervals(placed, of, node_of, len(order)), of.sizes
     intervals = [*_dequantized(placed, sizes, node_of), *intervals]
     weights = _weights_written(placed, sizes, node_of, len(order))
     written = _running(weights)
@@ -99,13 +99,12 @@ def _grouped(backward: Sequence[Operator], forward: Sequence[str]) -> tuple[dict
     return node_of, order
 
 
-def _intervals(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int], count: int) -> list[Lifetime]:
+def _intervals(placed: PlacedLayer, sizes: VersionSizes, node_of: Mapping[str, int], count: int) -> list[Lifetime]:
     """When gradients of activations are alive, and copies of saved tensors that were gathered again."""
     writers = {o.tensor: p.operator.name for p in placed.backward for o in p.operator.outputs}
     forward = {v.tensor.name for v in placed.versions}
     logits = {o.tensor for p in placed.backward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
     intervals: dict[tuple[str, Layout], Lifetime] = {}
-    bytes_of = VersionSizes.of(placed, sizes).bytes
     for version in placed.backward_versions:
         name = version.tensor.name
         if version.tensor.role is Role.WEIGHT_GRADIENT or (name in forward and version.made_of is None):
@@ -117,7 +116,7 @@ def _intervals(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int
             # sums over shards are made at once, when what was added up is gone
             start = min(written + 1, count - 1)
         end = max([start, *readers]) if readers else (count - 1 if version.made_of is None else start)
-        size = bytes_of(version.tensor, version.layout)
+        size = sizes.bytes(version.tensor, version.layout)
         intervals[name, version.layout] = Lifetime(start, end, size, version.made_of is None, name in logits)
         if version.made_of is not None and (name, version.made_of) in intervals:
             base, until = intervals[name, version.made_of], written if _reduced(version) else start

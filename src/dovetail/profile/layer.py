@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from dovetail.profile.version import Version, by_group, exchanges, profile_versi
 
 #: The kind of group whose collectives gather sharded weights (ZeRO-3).
 WEIGHT_GATHER = "weight-gather"
+
+
+#: How much of a layer is profiled: all; a micro-batch, without what happens once a step; or the seconds of that alone,
+#: without the memory of its backward.
+Extent = Literal["step", "micro-batch", "seconds"]
 
 
 #: Seconds of a collective of so many bytes.
@@ -125,13 +130,15 @@ def profile_layer(
     matrices: Mapping[str, Orthogonalized] | None = None,
     *,
     energy: bool = False,
+    extent: Extent = "step",
 ) -> LayerProfile:
     """The cost of every operator and collective of a layer on one chip; `matrices` as in `update_work`."""
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
-    took = price.seconds(placed.collectives, [sizes.collective_bytes(c) for c in placed.collectives])
-    priced = [(c, group_of(c), seconds) for c, seconds in zip(placed.collectives, took, strict=True)]
+    collectives = [c for c in placed.collectives if extent == "step" or c.phase is not CollectivePhase.STEP]
+    took = price.seconds(collectives, [sizes.collective_bytes(c) for c in collectives])
+    priced = [(c, group_of(c), seconds) for c, seconds in zip(collectives, took, strict=True)]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     used, home = _parameters(placed, sizes)
@@ -139,7 +146,10 @@ def profile_layer(
     sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
     first, second = largest_two(sent)
     logits, copies = _logits(placed, sizes), sizes.dequantized(placed)
-    nodes, lifetimes = backward_nodes(placed, sizes)
+    of_versions = VersionSizes.of(placed, sizes)
+    nodes, lifetimes = ((), ()) if extent == "seconds" else backward_nodes(placed, of_versions)
+    # what a loss needs is counted by its logits
+    counted = logits.any() or extent == "seconds"
     return LayerProfile(
         forward_s=summed(forward.values()),
         input_gradient_s=summed(s for n, s in backward.items() if phase_of[n] is not Phase.WEIGHT_GRADIENT),
@@ -151,7 +161,7 @@ def profile_layer(
         kernels=launched,
         forward_kernels=_kernels(placed, launched, price, CollectivePhase.FORWARD),
         backward_kernels=_kernels(placed, launched, price, CollectivePhase.BACKWARD),
-        versions=profile_versions(placed, sizes, priced),
+        versions=profile_versions(placed, of_versions, priced),
         nodes=nodes,
         lifetimes=lifetimes,
         exchange_s=exchanges(placed, priced),
@@ -168,8 +178,7 @@ def profile_layer(
         largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
         update=update_work(placed.weights, home, matrices),
-        # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else _transient(placed, sizes) + largest(copies.values()),
+        transient_bytes=np.zeros(()) if counted else _transient(placed, of_versions) + largest(copies.values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
@@ -212,11 +221,10 @@ def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], l
     return used, home
 
 
-def _transient(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
+def _transient(placed: PlacedLayer, sizes: VersionSizes) -> Floats:
     """Bytes of the largest activation or gradient."""
-    bytes_of = VersionSizes.of(placed, sizes).bytes
     return largest(
-        bytes_of(placed.tensors[name], layout)
+        sizes.bytes(placed.tensors[name], layout)
         for name, layout in placed.written.items()
         if placed.tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frozen import frozen
-from dovetail.graph.size import Size, Sizes, as_array, divided
+from dovetail.graph import LayerGraph
+from dovetail.graph.size import DimSize, SettledSizes, Size, Sizes, as_array, divided, resolve
 from dovetail.graph.tensor import NF4_SCALE_BYTES, Element, Tensor
 from dovetail.layout import Collective, Layout, PlacedLayer, PlacedWeight, degree, local_bytes
+
+_BytesKey = tuple[tuple[str, ...], Element, Layout]
+_ElementsKey = tuple[tuple[str, ...], Layout]
 
 
 @frozen
@@ -20,14 +25,25 @@ class LayerSizes:
     dims: Sizes
     axes: Mapping[str, Size]
     widths: Mapping[Element, int]
+    #: what tensors of these dims, elements and layouts were found to have
+    _bytes: dict[_BytesKey, Floats] = field(default_factory=dict[_BytesKey, Floats], init=False, repr=False)
+    _elements: dict[_ElementsKey, Floats] = field(default_factory=dict[_ElementsKey, Floats], init=False, repr=False)
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Floats:
         """Bytes of a tensor on one chip."""
-        return as_array(local_bytes(tensor, layout, self.dims, self.axes, self.widths))
+        key = (tensor.dims, tensor.element, layout)
+        if (known := self._bytes.get(key)) is None:
+            known = as_array(local_bytes(tensor, layout, self.dims, self.axes, self.widths))
+            self._bytes[key] = known
+        return known
 
     def elements(self, tensor: Tensor, layout: Layout) -> Floats:
         """Elements of a tensor on one chip."""
-        return as_array(divided(tensor.points(self.dims), degree(layout.sharded, self.axes)))
+        key = (tensor.dims, layout)
+        if (known := self._elements.get(key)) is None:
+            known = as_array(divided(tensor.points(self.dims), degree(layout.sharded, self.axes)))
+            self._elements[key] = known
+        return known
 
     def sent(self, weight: PlacedWeight, layout: Layout) -> Floats:
         """Parameters of a weight on one chip, those of 4 bits as so many of the job's elements as have their bytes."""
@@ -49,6 +65,22 @@ class LayerSizes:
     def collective_bytes(self, collective: Collective) -> Floats:
         """Bytes of a collective on one chip."""
         return as_array(collective.bytes(self.dims, self.axes, self.widths))
+
+
+def sizes_of_layers(
+    layers: Mapping[str, LayerGraph], axes: Mapping[str, Size], widths: Mapping[Element, int], **free: Size
+) -> dict[str, LayerSizes]:
+    """The sizes of layer classes, given those of free dims; classes whose dims do not contradict each other share."""
+    shared: list[dict[str, DimSize]] = []
+    place: dict[str, int] = {}
+    for name, layer in layers.items():
+        fits = [n for n, dims in enumerate(shared) if all(dims.get(dim, s) == s for dim, s in layer.sizes.items())]
+        if not fits:
+            shared.append({})
+        place[name] = fits[0] if fits else len(shared) - 1
+        shared[place[name]].update(layer.sizes)
+    made = [LayerSizes(SettledSizes(resolve(dims, free)), axes, widths) for dims in shared]
+    return {name: made[number] for name, number in place.items()}
 
 
 @frozen

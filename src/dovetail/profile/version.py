@@ -8,7 +8,7 @@ from dovetail.arrays import Floats
 from dovetail.frozen import frozen
 from dovetail.graph import Kind
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, Layout, PlacedLayer
-from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
+from dovetail.profile.layer_sizes import VersionSizes
 
 #: A collective, the kind of group it belongs to, and its seconds.
 Priced = tuple[Collective, str, Floats]
@@ -34,14 +34,13 @@ class Version:
     scattered: bool = False
 
 
-def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced]) -> tuple[Version, ...]:
+def profile_versions(placed: PlacedLayer, sizes: VersionSizes, priced: list[Priced]) -> tuple[Version, ...]:
     """Bytes and seconds of every version."""
     # a loss needs its tensors only while it runs, not while a micro-batch is in flight: `logits` counts them
     losses = {o.tensor for p in placed.forward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
     seconds = {id(collective): (group, s) for collective, group, s in priced}
     numbers: dict[str, dict[Layout, int]] = {}
     versions: list[Version] = []
-    bytes_of = VersionSizes.of(placed, sizes).bytes
     for version in placed.versions:
         name = version.tensor.name
         by_layout = numbers.setdefault(name, {})
@@ -55,7 +54,7 @@ def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced
                 scattered=any(c.kind is CollectiveKind.REDUCE_SCATTER for c in version.collectives),
                 readers=version.readers,
                 saved=version.saved and name not in losses,
-                bytes=bytes_of(version.tensor, version.layout),
+                bytes=sizes.bytes(version.tensor, version.layout),
                 made_s=by_group(seconds[id(collective)] for collective in version.collectives),
             )
         )

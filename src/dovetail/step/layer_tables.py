@@ -21,7 +21,7 @@ from dovetail.plans.overlaps import OverlapSwitches, Switch, overlaps_of, recomp
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.profile import LayerProfile, RecomputeMenu
+from dovetail.profile import Extent, LayerProfile, RecomputeMenu
 from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
@@ -164,7 +164,8 @@ def _facts(
 class LayerTable:
     """Profiles of stage degrees along the same axes with their micro-batches, made together.
 
-    `experts_overlap` says of which profiles tokens to experts overlap, where what is recomputed lets them.
+    `experts_overlap` says of which profiles tokens to experts overlap, where what is recomputed lets them. A table of
+    `seconds` alone knows no bytes.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class LayerTable:
         rows: Ints,
         micro_batches: Ints,
         experts_overlap: Bools,
+        extent: Extent = "micro-batch",
     ) -> None:
         self.setting = setting
         #: of one stage and of several; tensor and expert parallelism differ between profiles
@@ -191,6 +193,7 @@ class LayerTable:
             setting.chip,
             setting.pricing(1, 0),
             one_copy_per_node=self._switches[1].dispatcher == "deepep",
+            extent=extent,
         )
         self.num_profiles = len(rows)
         self._menus: dict[tuple[str, bool], RecomputeMenu] = {}

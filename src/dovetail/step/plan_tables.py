@@ -130,7 +130,7 @@ class Tables:
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         rows, sizes = np.arange(len(members)), np.full(len(members), ASYMPTOTIC_SEQUENCES, np.int64)
         overlapping = self._experts_overlap[np.array(members, np.int64)]
-        table = LayerTable(setting, [self.degrees[i] for i in members], rows, sizes, overlapping)
+        table = LayerTable(setting, [self.degrees[i] for i in members], rows, sizes, overlapping, "seconds")
         times = table.fastest()
         backward_s = times.input_gradient_s + times.weight_gradient_s
         untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)

@@ -39,7 +39,7 @@ from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedL
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
-from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
+from dovetail.profile import WEIGHT_GATHER, Extent, LayerProfile, profile_layer, sizes_of_layers
 
 if TYPE_CHECKING:
     from dovetail.cost.mesh.damage import DamagedGroups
@@ -178,15 +178,37 @@ class Pricing:
             if bucket is not None:
                 together[bucket] = together[bucket] + size if bucket in together else size
         timed: dict[Bucket, Timed] = {}
+        alone = self._alone(arrangements, collectives, sizes, routing)
         times: list[Timed] = []
-        for collective, size in zip(collectives, sizes, strict=True):
+        for number, (collective, size) in enumerate(zip(collectives, sizes, strict=True)):
             bucket = self.bucket(collective)
-            if bucket is None:
-                times.append(self.time(arrangements, collective, size, routing))
-                continue
-            if bucket not in timed:
+            if bucket is not None and bucket not in timed:
                 timed[bucket] = self.bucket_time(arrangements, collective, together[bucket])
-            times.append(_part(timed[bucket], size / together[bucket]))
+            times.append(alone[number] if bucket is None else _part(timed[bucket], size / together[bucket]))
+        return times
+
+    def _alone(
+        self,
+        arrangements: Arrangements,
+        collectives: Sequence[Collective],
+        sizes: Sequence[Floats],
+        routing: TokenRouting,
+    ) -> dict[int, Timed]:
+        """Those that travel alone, by number; what differs in bytes alone is timed side by side."""
+        times, alike = dict[int, Timed](), dict[tuple[object, ...], list[int]]()
+        for number, each in enumerate(collectives):
+            if self.bucket(each) is None:
+                widening, routed = self.widening.get(each.user, 1.0), EXPERT_TOKENS in each.tensor.dims
+                alike.setdefault((each.kind, each.axes, widening, routed), []).append(number)
+        one_network = all(np.ndim(n) == 0 for way in self.ways for n in (way.efficiency, way.launch_s, way.latency_s))
+        for numbers in alike.values():
+            first, several = collectives[numbers[0]], np.broadcast_arrays(*(sizes[number] for number in numbers))
+            if len(numbers) == 1 or several[0].ndim != 1 or not one_network:
+                times |= {n: self.time(arrangements, collectives[n], sizes[n], routing) for n in numbers}
+                continue
+            spent, used = self.time(arrangements, first, np.stack(several), routing)
+            for place, number in enumerate(numbers):
+                times[number] = CollectiveTime(spent.seconds[place], [busy[place] for busy in spent.busy_s]), used
         return times
 
     def bucket(self, collective: Collective) -> Bucket | None:
@@ -283,6 +305,7 @@ def profile_job(
     rates: RangedRates | None = None,
     *,
     one_copy_per_node: bool,
+    extent: Extent = "step",
 ) -> JobProfiles:
     """Profiles of every layer class of the job, under arrangements along the same axes."""
     graph, widths = job.graph(), job.element_bytes()
@@ -291,14 +314,14 @@ def profile_job(
         return group_name(collective, arrangements.axes)
 
     layers: dict[str, LayerProfile] = {}
+    at = sizes_of_layers(graph.layers, arrangements.axis_sizes, widths, batch=arrangements.batch, seq=job.seq_len)
     for name, layer in graph.layers.items():
-        sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
         placed = placed_layer(layer, arrangements.strategy)
         routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
         price = LayerPrice(pricing, arrangements, routing)
-        at = LayerSizes(SettledSizes(sizes), arrangements.axis_sizes, widths)
         matrices, energy = matrices_of(layer, job), rates is not None
-        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, matrices, energy=energy)
+        costs = (chip, price, group_of, matrices)
+        layers[name] = profile_layer(layer, placed, at[name], *costs, energy=energy, extent=extent)
     return JobProfiles(graph, layers, rates)
 
 

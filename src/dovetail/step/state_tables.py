@@ -11,29 +11,22 @@ from dovetail.arrays import Floats, Ints, summed
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph
-from dovetail.graph.size import SettledSizes, Sizes, as_array
-from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, CollectiveKind, CollectivePhase
-from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
+from dovetail.graph.size import SettledSizes
+from dovetail.layout import PlacedWeight
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerSizes
 from dovetail.profile.layer import UpdateWork, update_work
-from dovetail.profile.version import by_group
 from dovetail.step.layer_rows import KINDS, WORK, work_array
 from dovetail.step.layer_tables import Setting
-from dovetail.step.profiles import (
-    UPDATED_WEIGHTS,
-    Arrangements,
-    LayerPrice,
-    Pricing,
-    group_name,
-    matrices_of,
-    placed_layer,
-)
+from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, matrices_of, placed_layer
+from dovetail.step.state_moves import StateMoves, launches, seconds_by_group, sent
 from dovetail.step.times import LayerWork
+
+#: Stage degrees whatever their context parallelism, replicas, stages, rank order, ZeRO stage and group.
+_Effect = tuple[int, int, int, AxisOrder, int, int]
 
 
 @frozen
@@ -85,7 +78,9 @@ class StateTable:
         self._rows: dict[StateSharding, int] = {}
         self._sizes: dict[str, SettledSizes] = {}
         #: kinds of context parallelism share a row
-        self._rows_of_plans: dict[Plan, int] = {}
+        self._rows_of_effects: dict[_Effect, int] = {}
+        self._first_of: dict[Plan, int] = {}
+        self._bases: dict[int, tuple[int, Strategy]] = {}
         self.keys: list[StateSharding] = []
         count = len(graph.layers)
         #: classes of which trained parameters are told apart: none where all are trained
@@ -105,23 +100,40 @@ class StateTable:
     def rows(self, keys: Sequence[StateSharding]) -> Ints:
         """The rows of states, in order."""
         groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
-        new: dict[Plan, list[StateSharding]] = {}
+        new: dict[_Effect, list[StateSharding]] = {}
         for key in dict.fromkeys(keys):
             if key not in self._rows:
-                new.setdefault(self._plan(key), []).append(key)
-        for plan, (key, *_) in new.items():
-            if plan in self._rows_of_plans:
+                new.setdefault(self._effect(key), []).append(key)
+        for effect, (key, *_) in new.items():
+            if effect in self._rows_of_effects:
                 continue
             rule = self.setting.framework.tensor_rule
-            arranged = arrange(plan, self.setting.graph, self.setting.cluster, rule)
-            base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
+            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster, rule)
+            base = self._base(key.degrees)[1]
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
+        made: list[tuple[Floats, ...]] = []
         for members in groups.values():
             self.poll()
-            self._add([key for key, _ in members], [arranged for _, arranged in members])
-        for plan, alike in new.items():
-            self._rows |= dict.fromkeys(alike, self._rows_of_plans[plan])
+            made.append(self._columns([key for key, _ in members], [arranged for _, arranged in members]))
+        if made:
+            self._add([key for members in groups.values() for key, _ in members], made)
+        for effect, alike in new.items():
+            self._rows |= dict.fromkeys(alike, self._rows_of_effects[effect])
         return np.array([self._rows[key] for key in keys], np.int64)
+
+    def _effect(self, key: StateSharding) -> _Effect:
+        """What of a state makes a difference."""
+        number = self._base(key.degrees)[0]
+        return number, key.replicas, key.stages, key.axis_order, key.zero_stage, key.zero_group
+
+    def _base(self, degrees: int) -> tuple[int, Strategy]:
+        """The first stage degrees that are these but for the kind of context parallelism, and their strategy."""
+        if degrees not in self._bases:
+            each = self.degrees[degrees]
+            strategy = replace(each.arranged.strategy, context="all_gather")
+            first = self._first_of.setdefault(replace(each.plan, context_kind="all_gather"), degrees)
+            self._bases[degrees] = first, strategy
+        return self._bases[degrees]
 
     def _plan(self, key: StateSharding) -> Plan:
         return replace(
@@ -135,28 +147,33 @@ class StateTable:
             context_kind="all_gather",
         )
 
-    def _add(self, keys: Sequence[StateSharding], arranged: Sequence[Arrangement]) -> None:
-        together = Arrangements.of(arranged, [1] * len(keys))
-        graph = self.setting.graph
-        classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
-        first, count = len(self.keys), len(keys)
-        self._rows_of_plans |= {self._plan(key): first + number for number, key in enumerate(keys)}
+    def _columns(self, keys: Sequence[StateSharding], arranged: Sequence[Arrangement]) -> tuple[Floats, ...]:
+        """Columns of states along the same axes: what each adds to micro-batches, then `_wide_columns`."""
+        base, pricing = self._base(keys[0].degrees)[1], self.setting.pricing(keys[0].stages, keys[0].zero_stage)
+        count = len(keys)
+        moves = StateMoves(Arrangements.of(arranged, [1] * count), base, pricing)
+        classes = self._classes(moves, base, count)
+        columns = [_wide_columns(each, self.tied_weights, count) for each in classes]
+        parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        return work_array([each.work for each in classes], count), *parts
+
+    def _add(self, keys: Sequence[StateSharding], made: Sequence[tuple[Floats, ...]]) -> None:
+        first = len(self.keys)
+        self._rows_of_effects |= {self._effect(key): first + number for number, key in enumerate(keys)}
         self.keys += keys
         self.zero_stages = np.concatenate([self.zero_stages, [key.zero_stage for key in keys]])
         self.zero_groups = np.concatenate([self.zero_groups, [key.zero_group for key in keys]])
         self.staged = np.concatenate([self.staged, [min(key.stages, 2) for key in keys]])
         self.sharded_work = np.concatenate([self.sharded_work, [key.sharded_work for key in keys]])
-        self.work = np.concatenate([self.work, work_array([each.work for each in classes.values()], count)], axis=1)
-        columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
-        parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
-        home, trained, tied, vectors, flops, reduction, gathering = parts
-        self.home = np.concatenate([self.home, home])
-        self.trained_home = np.concatenate([self.trained_home, trained[:, : self.trained_columns]])
-        self.tied_home = np.concatenate([self.tied_home, tied])
-        self.vectors = np.concatenate([self.vectors, vectors])
-        self.flops = np.concatenate([self.flops, flops])
-        self.reduction_s = np.concatenate([self.reduction_s, reduction])
-        self.gathering_s = np.concatenate([self.gathering_s, gathering])
+        work, home, trained, tied, vectors, flops, reduction, gathering = zip(*made, strict=True)
+        self.work = np.concatenate([self.work, *work], axis=1)
+        self.home = np.concatenate([self.home, *home])
+        self.trained_home = np.concatenate([self.trained_home, *(part[:, : self.trained_columns] for part in trained)])
+        self.tied_home = np.concatenate([self.tied_home, *tied])
+        self.vectors = np.concatenate([self.vectors, *vectors])
+        self.flops = np.concatenate([self.flops, *flops])
+        self.reduction_s = np.concatenate([self.reduction_s, *reduction])
+        self.gathering_s = np.concatenate([self.gathering_s, *gathering])
 
     def _sizes_of(self, layer: LayerGraph) -> SettledSizes:
         """Those of one sequence, which say how many parameters a layer has."""
@@ -164,74 +181,44 @@ class StateTable:
             self._sizes[layer.name] = SettledSizes(layer.resolve(batch=1, seq=self.setting.job.seq_len))
         return self._sizes[layer.name]
 
-    def _class(self, layer: LayerGraph, key: StateSharding, together: Arrangements) -> _Class:
-        setting, strategy = self.setting, together.strategy
-        base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
-        placed = placed_layer(layer, base)
-        base_axes = set(base.mesh.axes)
-        axes = {axis: source if (source := _without_zero(axis)) in base_axes else None for axis in strategy.mesh.axes}
-        zero = strategy.mesh.zero if strategy.zero_stage else ()
-        weights = with_state_axes(placed.weights, axes, zero)
-        sizes = self._sizes_of(layer)
-        pricing = setting.pricing(key.stages, key.zero_stage)
-
-        state = state_collectives(weights, strategy.zero_stage)
-        gathers = strategy.zero_stage == 3
-        forward = gather_collectives(weights, CollectivePhase.FORWARD) if gathers else []
-        backward = gather_collectives(weights, CollectivePhase.BACKWARD) if gathers else []
-        backward += [c for c in state if c.phase is CollectivePhase.BACKWARD]
-        widths = setting.job.element_bytes()
-        at = LayerSizes(sizes, together.axis_sizes, widths)
-
-        def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
-            return _by_group(collectives, together, pricing, sizes, widths)
-
-        launches, none = LayerPrice(pricing, together).launches, np.zeros(())
-        step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
-        updated = step.pop(UPDATED_WEIGHTS, none)
-        home = [at.stored(w, w.home) for w in weights]
-        update = update_work(weights, home, matrices_of(layer, setting.job))
-        return _Class(
-            home=summed(home),
-            trained_home=summed(n for n, w in zip(home, weights, strict=True) if not w.tensor.frozen),
-            tied_home={w.tensor.tied: at.stored(w, w.home) for w in weights if w.tensor.tied},
-            update=update,
-            reduction_s=summed(step.values()),
-            gathering_s=updated,
-            work=LayerWork(
-                none, none, none, launches(forward), launches(backward), seconds(forward), seconds(backward)
-            ),
-        )
-
-
-def _by_group(
-    collectives: Sequence[Collective],
-    together: Arrangements,
-    pricing: Pricing,
-    sizes: Sizes,
-    widths: Mapping[Element, int],
-) -> dict[str, Floats]:
-    """Seconds by kind of group; collectives that differ in bytes alone are priced side by side."""
-    alike: dict[tuple[str, CollectiveKind, tuple[str, ...], str], list[Collective]] = {}
-    for c in collectives:
-        user = c.user if c.user in pricing.widening else ""
-        alike.setdefault((group_name(c, together.axes), c.kind, c.axes, user), []).append(c)
-    by_kind: list[tuple[str, Floats]] = []
-    for (group, *_), members in alike.items():
-        bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
-        if pricing.bucket(members[0]) is not None:
-            by_kind.append((group, pricing.bucket_time(together, members[0], summed(bytes_of))[0].seconds))
-            continue
-        stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
-        by_kind.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
-    return by_group(by_kind)
+    def _classes(self, moves: StateMoves, base: Strategy, count: int) -> list[_Class]:
+        """All layer classes, with the moves of their weights under strategies that are `base` but for the state."""
+        setting, widths = self.setting, self.setting.job.element_bytes()
+        layers = [setting.graph.layers[name] for name in setting.classes]
+        placed = [placed_layer(layer, base).weights for layer in layers]
+        of = [[moves.of(weight) for weight in weights] for weights in placed]
+        parts = [
+            sent(weights, each, self._sizes_of(layer), widths)
+            for layer, weights, each in zip(layers, placed, of, strict=True)
+        ]
+        seconds = seconds_by_group([part for each in parts for part in each], moves.together, moves.pricing, count)
+        classes: list[_Class] = []
+        for number, layer in enumerate(layers):
+            weights = [PlacedWeight(w.tensor, m.use, m.home) for w, m in zip(placed[number], of[number], strict=True)]
+            at = LayerSizes(self._sizes_of(layer), moves.together.axis_sizes, widths)
+            home = [at.stored(weight, weight.home) for weight in weights]
+            none, (_, in_forward, in_backward) = np.zeros(()), parts[number]
+            step, forward, backward = seconds[3 * number : 3 * number + 3]
+            gathering = step.pop(UPDATED_WEIGHTS, none)
+            classes.append(
+                _Class(
+                    home=summed(home),
+                    trained_home=summed(n for n, w in zip(home, weights, strict=True) if not w.tensor.frozen),
+                    tied_home={w.tensor.tied: n for n, w in zip(home, weights, strict=True) if w.tensor.tied},
+                    update=update_work(weights, home, matrices_of(layer, setting.job)),
+                    reduction_s=summed(step.values()),
+                    gathering_s=gathering,
+                    work=LayerWork(none, none, none, launches(in_forward), launches(in_backward), forward, backward),
+                )
+            )
+        return classes
 
 
 def _wide(values: Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
-def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, ...]:
+def _wide_columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, ...]:
     tied = [_wide(layer.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
     return (
         _wide(layer.home, count),
@@ -242,7 +229,3 @@ def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Fl
         _wide(layer.reduction_s, count),
         _wide(layer.gathering_s, count),
     )
-
-
-def _without_zero(axis: str) -> str:
-    return "+".join(role for role in axis.split("+") if role != "zero")
