@@ -31,12 +31,10 @@ def least_seconds(
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
     Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
-    `limit_s` (by plan) is possible, the bound stops there, and whether anything fits may stay open. `closer` bounds of
-    1F1B count the longest stay at a stage too (`left_by_stay`).
+    `limit_s` (by plan) is possible, the bound stops there, and whether anything fits may stay open.
     """
     n, classes = len(plans.layer), len(chain.blocks)
-    bounds = np.empty(n)
-    most = 1
+    bounds, most = np.empty(n), 1
     for i in range(n):
         most = max(most, plans.stages[i])
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
@@ -75,8 +73,7 @@ def least_seconds(
                 plans, i, saved, transients, state, seconds, (total, sending), chain, flights, free, block_capacity
             )
         else:
-            plain = plans.schedule[i] == ONE_F_ONE_B
-            pipeline = (total, waiting, sending, share if plain else 0.0, plain and closer)
+            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0, closer)
             bounds[i] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return bounds
 
@@ -177,7 +174,7 @@ def _within(
     bytes_left: float,
 ) -> bool:
     """Whether all blocks fit into stages that a step of so many seconds leaves time for."""
-    total, waiting, sending, share, by_stay = pipeline
+    total, waiting, sending, share, closer = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     run, left, behind = 0, chain.run_length[0], total
     for k in range(p):
@@ -186,7 +183,7 @@ def _within(
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
-        if by_stay and p - k < m:
+        if closer and plans.schedule[i] == ONE_F_ONE_B and p - k < m:
             to_come = behind + 2 * (p - 1 - k) * plans.delay_s[i]
             time_left = min(time_left, left_by_stay(step, step - total - waiting, to_come, m, p - k))
         time_left = time_left * (1 + TOLERANCE) - sending

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
-from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.bounds.degree_bounds import DegreeBounds, KnownSkeletons
 from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
@@ -49,6 +49,7 @@ class BestFirst(Enumeration):
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
         self._profiled: Profiled = {}
+        self._known_skeletons: KnownSkeletons = {}
 
     def run(self) -> Progress:
         """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
@@ -76,7 +77,7 @@ class BestFirst(Enumeration):
     def _search(self) -> None:
         left = self.progress.left
         left.pairs = OpenPlans.of([0.0], [0])
-        self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
+        self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables, self._known_skeletons)
         plans = self._count_all(pairs)
         left.pairs = OpenPlans(pairs.seconds[pairs.exists], plans[pairs.exists])
         self._find_first(pairs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE
+from dovetail.arrays import TOLERANCE, Ints
 from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
@@ -54,11 +54,15 @@ class _KnownPlan:
 class RelatedSearches:
     """Searches of a job on a cluster in spaces within one that is resolved; each begins with what others found."""
 
-    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space) -> None:
+    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space, finished: object = None) -> None:
         self.job = job
         self.cluster = cluster
         self.framework = framework
-        self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
+        if isinstance(finished, BestFirst):
+            # of the same question in a space that holds this one: most of what is asked of its tables they know
+            self._wide = finished
+        else:
+            self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
         self._known: list[_KnownPlan] = []
         self._evaluations: dict[Plan, Evaluation] = {}
 
@@ -111,6 +115,7 @@ class NarrowSearch(BestFirst):
         self.space = space
         self.time_limit = time_limit
         self.progress = Progress(below_s=below_s)
+        self._reporter = None
         within = set(degree_plans(setting.graph, setting.cluster.chips, space))
         kept = np.array([each.plan in within for each in self.degrees], np.bool_)
         offered = set(recompute_policies(space))
@@ -118,6 +123,10 @@ class NarrowSearch(BestFirst):
         self.tables = wide.tables.narrowed(setting, kept, policies, self._check_time)
         self._shardings, self._rows_of_states = {}, {}
         self._open = []
+
+    def _count_all(self, pairs: DegreeBounds) -> Ints:
+        """One each: nobody asks how many plans there are."""
+        return pairs.exists.astype(np.int64)
 
     def _partitioned(self, plan: Plan) -> PartitionedPlan | None:
         """None also where no partition may be below the best plan: nobody counts what fits."""

@@ -70,6 +70,12 @@ def test_all_of_an_explanation_is_as_by_separate_searches(answer):
         agree(value.step_time_s, value.proven, separately(answer, knob.turned(answer.cluster, MORE), around.space))
 
 
+def test_tables_of_the_search_change_no_explanation(answer):
+    kept = plan(answer.job, answer.cluster, answer.framework, space=answer.space, keep_tables=True)
+    assert kept.search is not None
+    assert explain(kept) == explain(answer)
+
+
 def test_a_plan_that_needs_more_memory_is_not_taken_for_known(answer):
     """What was found within double the memory says nothing about less."""
     around = Neighbourhood(answer)
