@@ -61,6 +61,7 @@ def plan(
         tie_margin (float | None): The simplest plan that takes no longer than the fastest by more than this part of it
             is recommended; left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the
             fastest.
+        keep_tables (bool): Whether the answer keeps the tables of its search, with which `explain` costs less.
     """
     from dovetail import frameworks
     from dovetail.plans.narrowed_space import within

@@ -16,7 +16,7 @@ from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.exact_pipelines import exact_pipelines
-from dovetail.step.formulas import between_seconds, exposed, optimizer_seconds
+from dovetail.step.formulas import between_seconds, exposed, optimizer_seconds, overlap_budget
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_kernels import evaluate_plans
 from dovetail.step.plan_tables import Tables
@@ -129,6 +129,10 @@ class Batch:
             if leanest is not None:
                 memory = self._first_row[taken.skeleton] + leanest
             fixed = end_s[of]
+            if self.tables.setting.closer_bounds and leanest is None:
+                # hidden by its own work, which is in the rows of the second pass where its state adds some
+                known = sharded | ~with_work[below]
+                fixed[known] = self._seen_end_s(taken.take(known), plans.layer[known])
             layers = self.tables.layers
             found = self._lower_bound(plans, memory, state_bytes[of], layers, limit_s - fixed, listed=listed)
             bounds[below] = np.maximum(bounds[below], found + fixed)
@@ -145,12 +149,39 @@ class Batch:
         tables, states, of = self.tables, self.tables.state_arrays(), shards.state
         counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         stages, update = self.skeletons.stages[shards.skeleton], tables.facts.update
-        staged = np.minimum(stages - 1, 1)
-        reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
+        reduction, gathering = self._hidden(stages)
         once = exposed(states.reduction_s[of], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[of], gathering[:, None], np.inf)
         once += optimizer_seconds(states.updated[of], update, states.vectors[of], states.flops[of])
         return (once * counts).sum(axis=1) / stages * (1 - TOLERANCE) + self._fixed_s(shards)
+
+    def _seen_end_s(self, candidates: Candidates, rows: Ints) -> Floats:
+        """The same with no more to hide it than the work of layer rows: of the mean stage, as no step has less."""
+        tables, states, layers, of = self.tables, self.tables.state_arrays(), self.tables.layers, candidates.state
+        skeletons, skeleton, facts = self.skeletons, candidates.skeleton, tables.facts
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
+        stages = skeletons.stages[skeleton]
+        sizes = stages, skeletons.microbatches[skeleton], skeletons.chunks[skeleton]
+
+        def mean(seconds: Floats) -> Floats:
+            return (seconds * counts).sum(axis=1) / stages
+
+        backward = mean(layers.input_gradient_s[rows] + layers.weight_gradient_s[rows])
+        behind, ahead = (
+            # of the larger of both the mean is no larger than their sum
+            overlap_budget(work, *sizes, 0.0) + facts.min_overlap_s
+            for work in (backward, mean(layers.forward_s[rows]))
+        )
+        reduction, gathering = self._hidden(stages)
+        seen = exposed(mean(states.reduction_s[of]), reduction, behind)
+        seen += exposed(mean(states.gathering_s[of]), gathering, ahead)
+        seen += mean(optimizer_seconds(states.updated[of], facts.update, states.vectors[of], states.flops[of]))
+        return seen * (1 - TOLERANCE) + self._fixed_s(candidates)
+
+    def _hidden(self, stages: Ints) -> tuple[Floats, Floats]:
+        """The shares of reductions, and of gatherings, that work can hide."""
+        facts, staged = self.tables.facts, np.minimum(stages - 1, 1)
+        return facts.hidden_reduction[staged], facts.hidden_gathering[staged]
 
     def _physical(self, candidates: Candidates) -> Floats:
         """The hardware bound (L0), which is the tighter one where only the network counts."""
@@ -192,6 +223,7 @@ class Batch:
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is checked closely
             np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
+            self.tables.setting.closer_bounds,
         )
         return bounds * (1 - TOLERANCE)
 

@@ -10,7 +10,7 @@ from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
 from dovetail.plans.plan_batch import PlanBatch
-from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons
+from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons, skeleton_choices
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -19,11 +19,22 @@ from dovetail.step.layer_tables import Setting, by_structure
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_tables import Tables
 
+#: Skeletons of stage degrees with a stage count, by choices of the space, stages, replicas, and whether experts
+#: need none of these.
+KnownSkeletons = dict[tuple[tuple[object, ...], int, int, bool], PlanSkeletons]
+
 
 class DegreeBounds:
     """Lower bounds of stage degrees × stage counts: the hardware's, then from asymptotic micro-batches and state."""
 
-    def __init__(self, setting: Setting, space: Space, degrees: Sequence[StageDegrees], tables: Tables) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        space: Space,
+        degrees: Sequence[StageDegrees],
+        tables: Tables,
+        known: KnownSkeletons | None = None,
+    ) -> None:
         self.setting = setting
         self.space = space
         self.degrees = degrees
@@ -39,7 +50,9 @@ class DegreeBounds:
         chips = setting.cluster.chips
         self._replicas = np.maximum(chips // (replica_chips * stages), 1)
         fits = (chips % (replica_chips * stages) == 0) & (self._replicas % min_replicas == 0) & tables.kept[:, None]
-        self._skeletons: dict[tuple[int, int, bool], PlanSkeletons] = {}
+        #: may be shared by bounds of the same job on as many chips
+        self._skeletons: KnownSkeletons = {} if known is None else known
+        self._choices = skeleton_choices(space)
         self.exists = fits.copy()
         for row, position in np.argwhere(fits).tolist():
             self.exists[row, position] = len(self.skeletons(row, position)) > 0
@@ -111,7 +124,8 @@ class DegreeBounds:
         """The skeletons of stage degrees with a stage count: alike for all with as many replicas."""
         stages = self.space.pipeline_parallel[position]
         degrees = self.degrees[row]
-        key = (stages, self.setting.cluster.chips // (degrees.replica_chips * stages), degrees.min_replicas == 1)
+        replicas = self.setting.cluster.chips // (degrees.replica_chips * stages)
+        key = (self._choices, stages, replicas, degrees.min_replicas == 1)
         if key not in self._skeletons:
             selected = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
             selected[0, position] = True
@@ -171,5 +185,6 @@ class DegreeBounds:
             self.tables.facts,
             self.setting.capacity_bytes,
             (limit_s - between) * (1 + 2 * TOLERANCE),
+            self.setting.closer_bounds,
         )
         return bounds * (1 - TOLERANCE) + between

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.bounds.waiting_kernels import HALVINGS, left_by_stay, with_bubble
 from dovetail.compilation import compiled
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
@@ -12,9 +13,6 @@ from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B
 from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.partition_table import LayerRuns
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
-
-#: Halvings of the span between what is possible and what is not.
-HALVINGS = 12
 
 
 @compiled
@@ -28,6 +26,7 @@ def least_seconds(
     facts: FrameworkColumns,
     capacity: float,
     limit_s: Floats,
+    closer: bool,
 ) -> Floats:
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
@@ -35,8 +34,7 @@ def least_seconds(
     `limit_s` (by plan) is possible, the bound stops there, and whether anything fits may stay open.
     """
     n, classes = len(plans.layer), len(chain.blocks)
-    bounds = np.empty(n)
-    most = 1
+    bounds, most = np.empty(n), 1
     for i in range(n):
         most = max(most, plans.stages[i])
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
@@ -57,7 +55,7 @@ def least_seconds(
         if plans.schedule[i] not in (INTERLEAVED, DUAL_PIPE, ZB_H1):
             least = max(least, total + waiting)
         if plans.schedule[i] == INTERLEAVED and plans.group[i] <= p and least < limit_s[i]:
-            least = _with_bubble(total, least, p, plans.microbatches[i], plans.chunks[i])
+            least = with_bubble(total, least, p, plans.microbatches[i], plans.chunks[i])
         if least >= limit_s[i]:
             bounds[i] = least
             continue
@@ -75,7 +73,7 @@ def least_seconds(
                 plans, i, saved, transients, state, seconds, (total, sending), chain, flights, free, block_capacity
             )
         else:
-            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
+            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0, closer)
             bounds[i] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return bounds
 
@@ -109,37 +107,8 @@ def _by_class(
             if plans.schedule[i] == INTERLEAVED:
                 slowest = max(slowest, fullest * seconds[c] + sending)
     if plans.schedule[i] == INTERLEAVED and plans.group[i] <= p:
-        return _with_bubble(total, m * slowest, p, m, plans.chunks[i])
+        return with_bubble(total, m * slowest, p, m, plans.chunks[i])
     return m * slowest
-
-
-@compiled
-def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
-    """The shortest interleaved step by what its stages wait for, whatever the partition; `least` without that.
-
-    A stage reaches chunk c of the first micro-batch when that has been through all chunks before, and has then worked
-    at most on a group of at most p micro-batches in its own earlier chunks: the rest it waited. Summed over the stages,
-    and with the last micro-batch's way back, the waits are at least Σ (p − 1 − s)·w(s, c), w being the seconds of a
-    micro-batch in a chunk. This holds for every c, so for their mean: Σ (p − 1 − s)·W(s) / v. A step of T seconds
-    leaves each stage W(s) ≤ T / m, and the sum is least where the last stages are full. So p·T ≥ m·total + that.
-    """
-    low, high = max(least, m * total / p), max(least, m * total / p) + total
-    if _waits(total, low / m, p) / v + m * total <= p * low:
-        return low
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if _waits(total, middle / m, p) / v + m * total <= p * middle:
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-@compiled
-def _waits(total: float, most: float, p: int) -> float:
-    """Σ (p − 1 − s)·W(s) at least, where stages have `total` together and `most` each."""
-    full = min(int(total / most), p)
-    return most * full * (full - 1) / 2 + max(total - full * most, 0.0) * min(full, p - 1)
 
 
 @compiled
@@ -150,7 +119,7 @@ def _by_stage(
     transients: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float, float],
+    pipeline: tuple[float, float, float, float, bool],
     chain: LayerRuns,
     bytes_left: float,
     limit: float,
@@ -200,25 +169,30 @@ def _within(
     transients: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float, float],
+    pipeline: tuple[float, float, float, float, bool],
     chain: LayerRuns,
     bytes_left: float,
 ) -> bool:
     """Whether all blocks fit into stages that a step of so many seconds leaves time for."""
-    total, waiting, sending, share = pipeline
+    total, waiting, sending, share, closer = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
-    run, left = 0, chain.run_length[0]
+    run, left, behind = 0, chain.run_length[0], total
     for k in range(p):
         flights = chunk_runs_in_flight(plans.schedule[i], p, m, plans.chunks[i], plans.group[i], k)
         time_left, free, transient = step / m, bytes_left, 0.0
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
+        if closer and plans.schedule[i] == ONE_F_ONE_B and p - k < m:
+            to_come = behind + 2 * (p - 1 - k) * plans.delay_s[i]
+            time_left = min(time_left, left_by_stay(step, step - total - waiting, to_come, m, p - k))
         time_left = time_left * (1 + TOLERANCE) - sending
+        behind -= sending
         for c in range(len(saved)):
             number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
             if number:
                 time_left -= number * seconds[c]
+                behind -= number * seconds[c]
                 free -= number * (state[c] + flights * saved[c])
                 transient = max(transient, transients[c])
         if free < transient or time_left < -TOLERANCE * step:
@@ -235,6 +209,7 @@ def _within(
                 break
             taken = int(fits)
             time_left -= taken * seconds[c]
+            behind -= taken * seconds[c]
             free -= taken * each
             transient = max(transient, transients[c])
             left -= taken

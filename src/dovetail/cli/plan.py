@@ -223,6 +223,7 @@ def _named(question: Question, request: PlanRequest, notice: Listener) -> Answer
         memory_limit_bytes=most_bytes,
         fit_risk=request.fit_risk,
         tie_margin=request.tie_margin,
+        keep_tables=request.explain,
         on_progress=notice,
     )
 

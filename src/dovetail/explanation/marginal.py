@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
 from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node
+from dovetail.explanation.crossing import last_before
 from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
@@ -154,16 +154,17 @@ def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest
     ranges = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
         if knob.name != CAPACITY:
-            seconds = _timed(answer, knob, [best, *fitting])
+            now_s = {best: answer.step_time_s} | {plan: timed[plan].step_time_s for plan in fitting}
+            seconds = _timed(answer, knob, now_s)
             (low, low_rival), (high, high_rival) = (_reach(seconds, best, fitting, end) for end in (LOWEST, MOST))
             ranges.append(StaysBest(knob.name, low, high, low_rival, high_rival, low_unfit=False))
     return tuple(ranges)
 
 
-def _timed(answer: Answer, knob: Knob, plans: Sequence[Plan]) -> Timed:
+def _timed(answer: Answer, knob: Knob, now_s: Mapping[Plan, float]) -> Timed:
     """Seconds of a plan with so many times as much of one thing, each computed once; at the ends all together."""
-    known: dict[tuple[Plan, float], float] = {}
-    together = [plan for plan in plans if has_row(plan, answer.cluster)]
+    known = {(plan, 1.0): seconds for plan, seconds in now_s.items()}
+    together = [plan for plan in now_s if has_row(plan, answer.cluster)]
     for end in (LOWEST, MOST) if together else ():
         changed = knob.turned(answer.cluster, end)
         setting = Setting.of(answer.job, changed, answer.framework, offload=answer.plan.offload)
@@ -191,16 +192,11 @@ def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
 def _reach(seconds: Timed, best: Plan, rivals: list[Plan], end: float) -> tuple[float, Plan | None]:
     """How far a factor may go towards an end before a rival is faster, and which one."""
     reached, first = end, None
-
-    def beaten(rival: Plan, factor: float) -> bool:
-        return seconds(rival, factor) < seconds(best, factor) * (1 - TOLERANCE)
-
     for rival in rivals:
-        if not beaten(rival, reached):
-            continue
-        inside, outside = 1.0, reached
-        while abs(math.log(outside / inside)) > CLOSE:
-            middle = math.sqrt(inside * outside)
-            inside, outside = (inside, middle) if beaten(rival, middle) else (middle, outside)
-        reached, first = inside, rival
+
+        def difference(factor: float, rival: Plan = rival) -> float:
+            return seconds(rival, factor) - seconds(best, factor) * (1 - TOLERANCE)
+
+        if difference(reached) < 0:
+            reached, first = last_before(difference, reached, CLOSE), rival
     return reached, first

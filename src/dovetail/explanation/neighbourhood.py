@@ -42,7 +42,7 @@ class Neighbourhood:
         spaces = (self.space, *(space for _, _, space in self.forced))
         values = {name: {value for space in spaces for value in getattr(space, name)} for name in _DEGREES}
         widest = replace(self.space, **{name: tuple(sorted(of_name)) for name, of_name in values.items()})
-        searches = RelatedSearches(answer.job, answer.cluster, answer.framework, widest)
+        searches = RelatedSearches(answer.job, answer.cluster, answer.framework, widest, answer.search)
         searches.learn([answer.plan, *(each.plan for each in answer.alternatives)], answer.memory_limit_bytes)
         return searches
 

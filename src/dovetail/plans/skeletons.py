@@ -93,6 +93,11 @@ def plan_skeletons(
     return PlanSkeletons(*table[:8], profile=profile.reshape(-1))
 
 
+def skeleton_choices(space: Space) -> tuple[object, ...]:
+    """What skeletons depend on of a space beside its degrees."""
+    return space.micro_batch, space.pipeline_schedule, space.virtual_stages, space.axis_order, space.partition
+
+
 def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
     """Schedules and chunks for so many stages, with a partition the framework runs."""
     if p == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from dovetail.frameworks import Framework
@@ -90,6 +90,8 @@ class Answer:
     memory_limit_bytes: float | None = None
     #: of the simplest plan within the tie margin, where that is not the fastest itself
     recommended: Evaluation | None = None
+    #: the search, where its tables are kept (`SearchRequest.keep_tables`); no part of the answer
+    search: object = field(default=None, repr=False, compare=False)
 
     @property
     def limit_bytes(self) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
-from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.bounds.degree_bounds import DegreeBounds, KnownSkeletons
 from dovetail.frozen import frozen
 from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.partitions import is_free
@@ -63,6 +63,7 @@ class BestFirst(Enumeration):
         self._profiled: Profiled = {}
         #: those of all pairs, where these are opened a few at a time
         self._skeletons: BoundedSkeletons | None = None
+        self._known_skeletons: KnownSkeletons = {}
 
     def run(self) -> Progress:
         """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
@@ -90,7 +91,7 @@ class BestFirst(Enumeration):
     def _search(self) -> None:
         left = self.progress.left
         left.pairs = OpenPlans.of([0.0], [0])
-        self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
+        self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables, self._known_skeletons)
         plans = self._count_all(pairs)
         left.pairs = OpenPlans(pairs.seconds[pairs.exists], plans[pairs.exists])
         self._find_first(pairs)

@@ -57,6 +57,8 @@ def plan(
     With a `tie_margin` the answer also recommends the simplest plan that takes no longer than the fastest by more than
     this part of it, and its certificate has the bound over everything that the framework runs.
 
+    With `keep_tables` an explanation of the answer costs less: it goes on with the tables of the search.
+
     Plans may take `memory_limit_bytes` of a chip; left out, so many that a run is out of memory with `fit_risk` alone.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
@@ -117,7 +119,7 @@ def _answered(setting: Setting, space: Space, asked: SearchRequest) -> Answer:
         proven = replace(proven, space=fields, lower_bound_framework_s=_framework_bound(search, proven))
         recommended = _recommended(search, evaluation, asked.tie_margin)
     answer = Answer(job, cluster, framework, space, evaluation, proven, _alternatives(progress), {})
-    return replace(answer, recommended=recommended)
+    return replace(answer, recommended=recommended, search=search if asked.keep_tables else None)
 
 
 def _framework_bound(search: BestFirst, proven: Certificate) -> float:

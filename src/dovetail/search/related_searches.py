@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE
+from dovetail.arrays import TOLERANCE, Ints
 from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.frameworks import Framework
 from dovetail.frozen import frozen
@@ -55,11 +55,15 @@ class _KnownPlan:
 class RelatedSearches:
     """Searches of a job on a cluster in spaces within one that is resolved; each begins with what others found."""
 
-    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space) -> None:
+    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space, finished: object = None) -> None:
         self.job = job
         self.cluster = cluster
         self.framework = framework
-        self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
+        if isinstance(finished, BestFirst):
+            # of the same question in a space that holds this one: most of what is asked of its tables they know
+            self._wide = finished
+        else:
+            self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
         self._known: list[_KnownPlan] = []
         self._evaluations: dict[Plan, Evaluation] = {}
 
@@ -85,7 +89,7 @@ class RelatedSearches:
 
     def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> BestOfSpace:
         """The best plan of a narrower space, with `memory_limit` as the limit or so many bytes of a chip."""
-        setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes)
+        setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes, closer_bounds=True)
         known_s = self._known_seconds(space, setting.capacity_bytes)
         progress = NarrowSearch(self._wide, setting, space, TimeLimit(time_limit_s), known_s * KNOWN).run()
         self._known += [
@@ -112,13 +116,18 @@ class NarrowSearch(BestFirst):
         self.space = space
         self.time_limit = time_limit
         self.progress = Progress(below_s=below_s)
+        self._reporter = None
         within = set(degree_plans(setting.graph, setting.cluster.chips, space))
         kept = np.array([each.plan in within for each in self.degrees], np.bool_)
         offered = set(recompute_policies(space))
         policies = np.array([policy in offered for policy in self.tables.policies], np.bool_)
         self.tables = wide.tables.narrowed(setting, kept, policies, self._check_time)
         self._shardings, self._rows_of_states = {}, {}
-        self._open = []
+        self._open, self._skeletons = [], None
+
+    def _count_all(self, pairs: DegreeBounds) -> Ints:
+        """One each: nobody asks how many plans there are."""
+        return pairs.exists.astype(np.int64)
 
     def _partitioned(self, plan: Plan) -> PartitionedPlan | None:
         """None also where no partition may be below the best plan: nobody counts what fits."""

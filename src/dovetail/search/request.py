@@ -18,6 +18,7 @@ class SearchKeywords(TypedDict, total=False):
     memory_limit_bytes: float | None
     fit_risk: float | None
     tie_margin: float | None
+    keep_tables: bool
 
 
 @frozen(kw_only=True)
@@ -38,3 +39,5 @@ class SearchRequest:
     fit_risk: float | None = None
     #: recommends the simplest plan this close to the fastest; None: the fastest alone is searched
     tie_margin: float | None = None
+    #: whether the answer keeps the tables of the search, with which an explanation goes on; they are large
+    keep_tables: bool = False

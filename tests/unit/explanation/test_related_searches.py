@@ -12,7 +12,7 @@ from dovetail.explanation.explain import explain
 from dovetail.explanation.marginal import MORE
 from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.models import Job
-from dovetail.search import Space, plan
+from dovetail.search import Space, open_pairs, plan
 from dovetail.search.answer import Answer
 from dovetail.search.related_searches import RelatedSearches
 
@@ -68,6 +68,15 @@ def test_all_of_an_explanation_is_as_by_separate_searches(answer):
         agree(other.step_time_s, other.proven, separately(answer, answer.cluster, narrowed))
     for value, knob in zip(found.marginal, knobs(answer.cluster), strict=False):
         agree(value.step_time_s, value.proven, separately(answer, knob.turned(answer.cluster, MORE), around.space))
+
+
+def test_tables_of_the_search_change_no_explanation(answer, monkeypatch):
+    # what is left of this search are the skeletons of its rounds too, which a narrower one has fewer of
+    monkeypatch.setattr(open_pairs, "FIRST_ROUND", 2)
+    monkeypatch.setattr(open_pairs, "FEW", 0)
+    kept = plan(answer.job, answer.cluster, answer.framework, space=answer.space, keep_tables=True)
+    assert kept.search is not None
+    assert explain(kept) == explain(answer)
 
 
 def test_a_plan_that_needs_more_memory_is_not_taken_for_known(answer):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 
+from dovetail.bounds.batch import Batch
 from dovetail.bounds.hardware_bound import hardware_bound
+from dovetail.bounds.waiting_kernels import HALVINGS, left_by_stay
+from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, step_time
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
 from dovetail.step.evaluate import evaluate
@@ -21,6 +28,7 @@ def check(question, number, seed):
     exact[open_rows] = batch.pipeline_seconds(candidates, evaluated, open_rows)
     seconds = exact + evaluated.rest_s
     bounds = batch.bound(candidates, None, float("inf"))
+    closer = closer_bounds(found)
     physical = hardware_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
@@ -32,12 +40,66 @@ def check(question, number, seed):
         # L0 ≤ L1⁻ ≤ L1: no plan beats the hardware, and nothing that is pruned could win
         assert physical[i] <= one.step_time_s * (1 + 1e-12), plan
         assert physical[i] <= bounds[i], plan
-        assert bounds[i] <= one.step_time_s or one.peak_bytes > found.limit_bytes, plan
+        assert bounds[i] * (1 - 2.0**-HALVINGS) <= closer[i], plan
+        assert closer[i] <= one.step_time_s or one.peak_bytes > found.limit_bytes, plan
+    return bounds, closer
+
+
+def closer_bounds(found):
+    """The bounds of searches around an answer."""
+    tables = copy(found.batch.tables)
+    tables.setting = replace(tables.setting, closer_bounds=True)
+    return Batch(tables, found.batch.skeletons).bound(found.candidates, None, float("inf"))
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_tables_say_what_evaluations_say(question):
     check(question, 56, seed=0)
+
+
+def test_closer_bounds_are_closer_by_what_stages_wait_for_and_by_what_no_work_hides():
+    """Of 1F1B, and of plans whose collectives at the end of the step take longer than their work."""
+    bounds, closer = check(QUESTIONS[0], 112, seed=1)
+    nearer = closer[np.isfinite(closer)] / bounds[np.isfinite(closer)]
+    assert nearer.max() > 1.1
+    assert np.mean(nearer > 1.001) > 0.1
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 4), (3, 8), (4, 17)])
+def test_no_partition_of_1f1b_takes_less_than_its_stays(p, m):
+    """Greedily filled stages hold all layers within the time of the best of all partitions, and not within less."""
+    draw, forward_share = np.random.default_rng(p * m), 0.4
+    for _ in range(20):
+        layers = draw.integers(p, 9)
+        each, delay, ends = draw.random() + 0.1, 0.2 * draw.random(), 2 * draw.random(2)
+        exact = [
+            step_seconds(p, m, delay, stages, forward_share)
+            for cut in combinations(range(1, layers), p - 1)
+            for stages in [each * np.diff([0, *cut, layers]) + np.array([ends[0], *[0.0] * (p - 2), ends[1]])]
+        ]
+        total = each * layers + ends.sum()
+        assert filled(min(exact), p, m, delay, (layers, each, *ends)), "no more than the best takes"
+        assert not filled(total, p, m, delay, (layers, each, *ends)), "less than a stay"
+
+
+def step_seconds(p, m, delay, stages, forward_share):
+    times = ChunkTimes(forward_share * stages, (1 - forward_share) * stages, np.zeros(p), np.full(p - 1, delay))
+    return float(step_time(Pipeline(PipelineSchedule.ONE_F_ONE_B, p, m), times))
+
+
+def filled(step, p, m, delay, chain):
+    """Whether layers go into stages that are filled from the first on."""
+    layers, each, first, last = chain
+    behind = total = each * layers + first + last
+    for k in range(p):
+        to_come = behind + 2 * (p - 1 - k) * delay
+        left = left_by_stay(step, step - total - 2 * (p - 1) * delay, to_come, m, p - k)
+        left -= first * (k == 0) + last * (k == p - 1)
+        if left < -1e-9 * step:
+            return False
+        taken = min(layers, max(0, int(left / each + 1e-9)))
+        layers, behind = layers - taken, behind - taken * each - first * (k == 0)
+    return layers == 0
 
 
 @pytest.mark.slow

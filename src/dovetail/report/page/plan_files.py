@@ -25,7 +25,7 @@ def plan_file_page(path: Path, command: str, *, search: bool = True, time_limit_
     fields = evaluation_fields(evaluate(task.plan, task.job, task.cluster, task.framework), *_question(task))
     # layouts of operators are found by a search of minutes, and their neighbours are not explained
     if search and task.plan.layouts is None and not task.cluster.defects:
-        answer = search_plans(*_question(task), time_limit_s=time_limit_s)
+        answer = search_plans(*_question(task), time_limit_s=time_limit_s, keep_tables=True)
         found = answer_fields(answer, explanation=explain(answer, time_limit_s=time_limit_s))
         fields |= {name: found[name] for name in ("certificate", "alternatives", "explanation")}
         if answer.evaluation is not None:
