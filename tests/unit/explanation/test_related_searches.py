@@ -12,8 +12,9 @@ from dovetail.explanation.explain import explain
 from dovetail.explanation.marginal import MORE
 from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.models import Job
-from dovetail.search import Space, open_pairs, plan
+from dovetail.search import Space, plan
 from dovetail.search.answer import Answer
+from dovetail.search.best_first import BoundedSkeletons
 from dovetail.search.related_searches import RelatedSearches
 
 SMALL = Space(
@@ -70,13 +71,29 @@ def test_all_of_an_explanation_is_as_by_separate_searches(answer):
         agree(value.step_time_s, value.proven, separately(answer, knob.turned(answer.cluster, MORE), around.space))
 
 
-def test_tables_of_the_search_change_no_explanation(answer, monkeypatch):
-    # what is left of this search are the skeletons of its rounds too, which a narrower one has fewer of
-    monkeypatch.setattr(open_pairs, "FIRST_ROUND", 2)
-    monkeypatch.setattr(open_pairs, "FEW", 0)
-    kept = plan(answer.job, answer.cluster, answer.framework, space=answer.space, keep_tables=True)
+@pytest.fixture(scope="module")
+def kept(answer) -> Answer:
+    """The same answer with its search, which remembers skeletons as one that opens many pairs of degrees does."""
+    found = plan(answer.job, answer.cluster, answer.framework, space=answer.space, keep_tables=True)
+    search, every = found.search, found.search._pairs.exists
+    search._skeletons = BoundedSkeletons(every, *search._bounded_skeletons(every))
+    return found
+
+
+def test_tables_of_the_search_change_no_explanation(answer, kept):
     assert kept.search is not None
     assert explain(kept) == explain(answer)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_narrower_space_has_no_skeleton_of_the_search_before(answer, kept, size):
+    around = Neighbourhood(answer)
+    searches = RelatedSearches(answer.job, answer.cluster, answer.framework, around.space, kept.search)
+    narrow = replace(around.space, micro_batch=(size,))
+    found = searches.best(narrow)
+    assert found.evaluation is not None
+    assert found.evaluation.plan.micro_batch == size
+    agree(found.evaluation.step_time_s, found.proven, separately(answer, answer.cluster, narrow))
 
 
 def test_a_plan_that_needs_more_memory_is_not_taken_for_known(answer):
