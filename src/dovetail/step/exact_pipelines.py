@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import worth_compiling
 from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.interleaved_order import operations_run
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import INTERLEAVED, Pipeline, PipelineSchedule
 from dovetail.plans.skeletons import NAMES
@@ -25,9 +27,13 @@ def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: Partit
         from dovetail.step.pipeline_kernels import interleaved_plans
 
         rows = first[together]
-        sizes = np.stack([plans.stages[rows], plans.chunks[rows], plans.microbatches[rows]], axis=1)
+        stages, chunks, microbatches = plans.stages[rows], plans.chunks[rows], plans.microbatches[rows]
+        sizes = np.stack([stages, chunks, microbatches], axis=1)
         together = together[np.argsort(sizes @ [2**48, 2**24, 1], kind="stable")]
-        steps[together] = interleaved_plans(plans, first[together], layers, partitions.arrays(), partitions.most_places)
+        operations = int(operations_run(stages, microbatches, chunks, plans.group[rows]).sum())
+        steps[together] = worth_compiling(interleaved_plans, operations)(
+            plans, first[together], layers, partitions.arrays(), partitions.most_places
+        )
     (others,) = np.nonzero(~interleaved)
     if len(others):
         rows = first[others]
