@@ -18,7 +18,8 @@ from dovetail.step.plan_tables import numbers
 
 def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: PartitionTable) -> Floats:
     """Exact pipeline seconds of every plan."""
-    first, back = _distinct(plans)
+    columns = (plans.layer, plans.partition, plans.schedule, plans.stages, plans.microbatches, plans.chunks)
+    first, back = without_repetition(*columns, plans.sending_s, plans.delay_s)
     steps = np.empty(len(first))
     interleaved = (plans.schedule[first] == INTERLEAVED) & (plans.stages[first] > 1)
     (together,) = np.nonzero(interleaved)
@@ -46,11 +47,9 @@ def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: Partit
     return steps[back]
 
 
-def _distinct(plans: PlanColumns) -> tuple[Ints, Ints]:
-    """A plan of every distinct pipeline, and which of them each plan has; plans that differ in their states alone."""
-    columns = [plans.layer, plans.partition, plans.schedule, plans.stages, plans.microbatches, plans.chunks]
-    columns += [plans.sending_s, plans.delay_s]
-    new = np.zeros(len(plans.layer), np.bool_)
+def without_repetition(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+    """The first of rows that are alike and follow each other, and which of these each row is."""
+    new = np.zeros(len(columns[0]), np.bool_)
     new[:1] = True
     for column in columns:
         new[1:] |= column[1:] != column[:-1]
