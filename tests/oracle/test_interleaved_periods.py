@@ -7,8 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dovetail.compilation.kernel import CompiledFunction
 from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, WorkKind, step_time, work_order
-from dovetail.pipeline.interleaved_order import SENDS, SENT, TAKEN, TAKES, periodic_order
+from dovetail.pipeline.interleaved_kernels import interleaved
+from dovetail.pipeline.interleaved_order import SENDS, SENT, TAKEN, TAKES, operations_run, periodic_order
 from dovetail.pipeline.step_time import longest_path_s
 
 #: Seconds of chunks: alike, nearly alike (circuits of nearly the same mean), unequal, wild, with ties and zeros.
@@ -117,6 +119,29 @@ def test_the_period_says_what_the_work_order_says(p, m, v, group):
             sent[sends, number] = (int(microbatch), backward, place)
     assert not sent
     assert (position == expected.starts[1:]).all()
+
+
+@pytest.mark.parametrize("seed", range(len(TIMES)))
+def test_a_step_is_the_same_compiled_or_not(seed):
+    draw = np.random.default_rng(seed)
+    for number in range(4):
+        p, v, m = int(draw.integers(1, 5)), 2, int(draw.integers(4, 40))
+        forward, backward = (TIMES[seed](draw, (p * v, 3)) for _ in range(2))
+        transfer = TRANSFERS[number] * TIMES[seed](draw, (2 * p, 3))
+        assert isinstance(interleaved, CompiledFunction)
+        found = interleaved.plain()(forward, backward, transfer, m, v, p)
+        np.testing.assert_array_equal(found, interleaved(forward, backward, transfer, m, v, p))
+
+
+def test_operations_are_counted_before_the_order_is_made():
+    draw = np.random.default_rng(0)
+    for _ in range(100):
+        pipeline = random_pipeline(draw, 6000)
+        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
+        if pipeline.num_stages > 1:
+            order = periodic_order(*sizes)
+            run = len(order.operations) + 2 * (order.last - order.first)
+            assert run <= operations_run(*(np.array([size]) for size in sizes))[0] <= 8 * run
 
 
 def test_the_order_is_no_longer_for_more_microbatches():

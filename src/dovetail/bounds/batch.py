@@ -15,7 +15,7 @@ from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
-from dovetail.step.exact_pipelines import exact_pipelines
+from dovetail.step.exact_pipelines import exact_pipelines, without_repetition
 from dovetail.step.formulas import between_seconds, exposed, optimizer_seconds, overlap_budget
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_kernels import evaluate_plans
@@ -272,9 +272,12 @@ class Batch:
 
     def pipeline_seconds(self, candidates: Candidates, evaluated: Evaluated, which: Ints) -> Floats:
         """Exact pipeline seconds of some evaluated plans."""
-        taken = candidates.take(evaluated.candidate[which])
-        plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
-        return exact_pipelines(plans, self.tables.layers, self.tables.partitions)
+        taken, partition = candidates.take(evaluated.candidate[which]), evaluated.partition[which]
+        layer = self._rows(taken)
+        # those that differ in their states alone follow each other
+        first, back = without_repetition(taken.skeleton, layer, partition)
+        plans = self._plans(taken.take(first), layer[first], partition[first])
+        return exact_pipelines(plans, self.tables.layers, self.tables.partitions)[back]
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)

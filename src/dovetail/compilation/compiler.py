@@ -13,6 +13,7 @@ from numba import njit
 from numba.core import event
 
 from dovetail.compilation.cache import stored
+from dovetail.compilation.inner_code import InnerCompiler, for_all_values
 from dovetail.compilation.progress import PROGRESS
 from dovetail.compilation.references import pass_by_reference
 from dovetail.compilation.text import KernelText
@@ -33,7 +34,8 @@ def entry(copy: FunctionType, kernels: Sequence[KernelText]) -> Callable[..., An
 def inner(copy: FunctionType, kernel: KernelText) -> Callable[..., Any]:
     """A kernel that is compiled into what calls it."""
     copy.__dict__["kernels"] = 1
-    return njit(**_ALWAYS, no_cpython_wrapper=True, **kernel.options)(copy)
+    options: dict[str, Any] = {**_ALWAYS, "no_cpython_wrapper": True, "pipeline_class": InnerCompiler, **kernel.options}
+    return for_all_values(njit(**options)(copy))
 
 
 class _Listener(event.Listener):

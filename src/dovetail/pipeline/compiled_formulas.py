@@ -7,12 +7,13 @@ from dovetail.pipeline.in_flight import (
     chunk_runs_in_flight,
     in_flight_of_chunk,
     interleaved_peak,
+    of_turn,
     peak_saved,
-    runs_of_turn,
+    runs_in_turns,
 )
 
 for _formula in (
-    chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, peak_saved, runs_of_turn,
+    chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, of_turn, peak_saved, runs_in_turns,
 ):  # fmt: skip
     compilable(_formula)
 

@@ -63,9 +63,9 @@ def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, save
     changes of chunk the sum grows or falls evenly, so its largest value is at such a change, or at either end. Whole
     groups repeat: where no smaller one is left over, one period is enough.
     """
-    sum_saved = 0.0
+    sum_saved, turns = 0.0, runs_in_turns(runs, microbatches, chunks, group)
     for chunk in range(chunks):
-        sum_saved += runs_of_turn(runs, chunk, microbatches, chunks, group) * saved[chunk]
+        sum_saved += of_turn(turns, chunk) * saved[chunk]
     left = microbatches * chunks - runs
     if microbatches % group == 0:
         left = min(left, chunks * group)
@@ -78,7 +78,7 @@ def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, save
     peak = sum_saved
     while left > 0:
         steps = min(forwards, backwards, left)
-        sum_saved += steps * (saved[forward % chunks] - saved[backward])
+        sum_saved += steps * (saved[forward] - saved[backward])
         peak = max(peak, sum_saved)
         left, forwards, backwards = left - steps, forwards - steps, backwards - steps
         if forwards == 0:
@@ -94,12 +94,19 @@ def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, save
     return peak
 
 
-def runs_of_turn(runs: int, turn: int, microbatches: int, chunks: int, group: int) -> int:
-    """Of the first runs of an interleaved stage, those of the chunk whose turn is this in every group."""
+def runs_in_turns(runs: int, microbatches: int, chunks: int, group: int) -> tuple[int, int, int]:
+    """Of the first runs of an interleaved stage: those of each chunk in whole groups, and all in the group begun.
+
+    Last comes how many micro-batches that group has.
+    """
     whole = min(runs // (chunks * group), microbatches // group)
-    left = runs - whole * chunks * group
-    size = min(group, microbatches - whole * group)
-    return whole * group + min(max(left - turn * size, 0), size)
+    return whole * group, runs - whole * chunks * group, min(group, microbatches - whole * group)
+
+
+def of_turn(turns: tuple[int, int, int], turn: int) -> int:
+    """Of the first runs of an interleaved stage, those of the chunk whose turn is this in every group."""
+    whole, left, size = turns
+    return whole + min(max(left - turn * size, 0), size)
 
 
 def in_flight_of_chunk(
@@ -111,7 +118,7 @@ def in_flight_of_chunk(
         return stages - stage if chunk == 0 else stage + 1
     if schedule != INTERLEAVED:
         return runs
-    return runs_of_turn(runs, chunk, microbatches, chunks, group)
+    return of_turn(runs_in_turns(runs, microbatches, chunks, group), chunk)
 
 
 def in_flight(pipeline: Pipeline) -> Ints:

@@ -58,19 +58,24 @@ def periodic_order(p: int, num_microbatches: int, chunks: int, group: int) -> Pe
     return _sequence(p, groups * group + m % group, chunks, group, entry, periods)
 
 
+def operations_run(p: Ints, num_microbatches: Ints, chunks: Ints, group: Ints) -> Ints:
+    """Operations that are run to time a plan whose times soon repeat, at most: those of the order and of some periods.
+
+    Of many pipelines at once; as in `periodic_order`, with the warm-up as long as micro-batches allow.
+    """
+    entry = np.maximum(group * chunks, 2 * (p - 1) + (chunks - 1) * group)
+    groups = -(-entry // (group * chunks)) + 2 + FEWEST_PERIODS
+    return 2 * p * chunks * np.minimum(num_microbatches, (groups + 1) * group)
+
+
 @compiled
 def _sequence(p: int, m: int, chunks: int, group: int, entry: int, periods: int) -> PeriodicOrder:
     """Stages take turns at an operation each; of stage 0, forwards from `entry` on wait until nothing else is left."""
     runs, cycle = m * chunks, group * chunks
-    operations = np.full((2 * runs * p, 6), -1, np.int64)
-    done = np.zeros((2, p), np.int64)
-    taken, sent = np.zeros(2 * p, np.int64), np.zeros(2 * p, np.int64)
-    taken_before, sent_before, in_period = (
-        np.zeros(2 * p, np.int64),
-        np.zeros(2 * p, np.int64),
-        np.zeros(2 * p, np.int64),
-    )
-    ahead = np.empty(p, np.int64)
+    operations = np.empty((2 * runs * p, 6), np.int64)
+    done, ahead = np.zeros((2, p), np.int64), np.empty(p, np.int64)
+    taken, sent, in_period = np.zeros(2 * p, np.int64), np.zeros(2 * p, np.int64), np.zeros(2 * p, np.int64)
+    taken_before, sent_before = np.zeros(2 * p, np.int64), np.zeros(2 * p, np.int64)
     for i in range(p):
         ahead[i] = chunk_runs_in_flight(INTERLEAVED, p, m, chunks, group, i)
     count, first, last, most, limit = 0, 0, 0, 1, entry
@@ -88,6 +93,8 @@ def _sequence(p: int, m: int, chunks: int, group: int, entry: int, periods: int)
             place = i + chunk * p
             previous = (i - 1) % p
             takes, sends = (previous, i) if is_forward else (p + i, p + previous)
+            operations[count, TAKES] = operations[count, SENDS] = -1
+            operations[count, TAKEN] = operations[count, SENT] = -1
             if not (place == 0 if is_forward else place == chunks * p - 1):
                 if taken[takes] == sent[takes]:
                     continue
@@ -106,10 +113,12 @@ def _sequence(p: int, m: int, chunks: int, group: int, entry: int, periods: int)
         # all stages wait: the period begins, ends, or all is done
         if periods and first == 0:
             first, limit = count, entry + cycle
-            taken_before[:], sent_before[:] = taken, sent
+            for link in range(2 * p):  # for slices take seconds to compile
+                taken_before[link], sent_before[link] = taken[link], sent[link]
         elif periods and last == 0:
             last, limit = count, runs
-            in_period[:] = sent - sent_before
+            for link in range(2 * p):
+                in_period[link] = sent[link] - sent_before[link]
         else:
             break
     assert count == len(operations), "stages wait for each other forever"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import worth_compiling
 from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.interleaved_order import operations_run
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import INTERLEAVED, Pipeline, PipelineSchedule
 from dovetail.plans.skeletons import NAMES
@@ -16,7 +18,8 @@ from dovetail.step.plan_tables import numbers
 
 def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: PartitionTable) -> Floats:
     """Exact pipeline seconds of every plan."""
-    first, back = _distinct(plans)
+    columns = (plans.layer, plans.partition, plans.schedule, plans.stages, plans.microbatches, plans.chunks)
+    first, back = without_repetition(*columns, plans.sending_s, plans.delay_s)
     steps = np.empty(len(first))
     interleaved = (plans.schedule[first] == INTERLEAVED) & (plans.stages[first] > 1)
     (together,) = np.nonzero(interleaved)
@@ -25,9 +28,13 @@ def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: Partit
         from dovetail.step.pipeline_kernels import interleaved_plans
 
         rows = first[together]
-        sizes = np.stack([plans.stages[rows], plans.chunks[rows], plans.microbatches[rows]], axis=1)
+        stages, chunks, microbatches = plans.stages[rows], plans.chunks[rows], plans.microbatches[rows]
+        sizes = np.stack([stages, chunks, microbatches], axis=1)
         together = together[np.argsort(sizes @ [2**48, 2**24, 1], kind="stable")]
-        steps[together] = interleaved_plans(plans, first[together], layers, partitions.arrays(), partitions.most_places)
+        operations = int(operations_run(stages, microbatches, chunks, plans.group[rows]).sum())
+        steps[together] = worth_compiling(interleaved_plans, operations)(
+            plans, first[together], layers, partitions.arrays(), partitions.most_places
+        )
     (others,) = np.nonzero(~interleaved)
     if len(others):
         rows = first[others]
@@ -40,11 +47,9 @@ def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: Partit
     return steps[back]
 
 
-def _distinct(plans: PlanColumns) -> tuple[Ints, Ints]:
-    """A plan of every distinct pipeline, and which of them each plan has; plans that differ in their states alone."""
-    columns = [plans.layer, plans.partition, plans.schedule, plans.stages, plans.microbatches, plans.chunks]
-    columns += [plans.sending_s, plans.delay_s]
-    new = np.zeros(len(plans.layer), np.bool_)
+def without_repetition(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+    """The first of rows that are alike and follow each other, and which of these each row is."""
+    new = np.zeros(len(columns[0]), np.bool_)
     new[:1] = True
     for column in columns:
         new[1:] |= column[1:] != column[:-1]

@@ -120,74 +120,109 @@ def stage_layers(
 
 
 @compiled
-def _can_be_fullest(phase: int, zero: int, sizes: ParameterBytes, run: OneRun) -> bool:
+def by_units(zero: int, sizes: ParameterBytes) -> bool:
+    """Whether weights or gradients are sharded layer by layer."""
+    return zero >= 2 and not sizes.by_weight
+
+
+@compiled
+def can_be_fullest(phase: int, zero: int, sizes: ParameterBytes, run: OneRun) -> bool:
     """Whether a phase can be the fullest one: some only where weights or gradients are sharded layer by layer."""
     if phase in (HEAD, FIRST, EMBEDDING):
-        return zero >= 2 and not sizes.by_weight and (phase != FIRST or (sizes.late_gradients and run.one_microbatch))
+        return by_units(zero, sizes) and (phase != FIRST or (sizes.late_gradients and run.one_microbatch))
     return True
+
+
+#: Columns of `layers_at_work`, for each phase of a step: what the layer at work saved and what of that is gone, its
+#: working bytes, its gradients before and after their reduction, gathered weights, and the loss.
+AT_WORK_COLUMNS = 7
+#: after those of all phases: trained parameters of the largest block, embedding and head, and what heads save
+BY_KIND = 6 * AT_WORK_COLUMNS
+STAGE_WORK_COLUMNS = BY_KIND + 4
+
+
+@compiled
+def layers_at_work(
+    stage: Floats, stream: float, sizes: ParameterBytes, zero: int, used: float, held: float, run: OneRun, work: Floats
+) -> None:
+    """Fills what the layers at work need on a stage at each phase, the columns above.
+
+    Bytes of gradients that are held, of `used` trained parameters, count where they are sharded layer by layer: as the
+    result of a reduction. Nothing else depends on the state beyond its ZeRO stage.
+    """
+    reduced = held / max(used, 1.0)
+    whole, trained, saved_head = _whole_by_kind(stage)
+    work[BY_KIND], work[BY_KIND + 1], work[BY_KIND + 2] = trained
+    work[BY_KIND + 3] = saved_head
+    for phase in range(UPDATE):
+        if can_be_fullest(phase, zero, sizes, run):
+            first = phase * AT_WORK_COLUMNS
+            needed = _at_work(stage, stream, sizes, zero, whole, trained, reduced, phase)
+            for column in range(AT_WORK_COLUMNS):
+                work[first + column] = needed[column]
+
+
+@compiled
+def owned_bytes(owned: StageParameters, sizes: ParameterBytes, zero: int) -> tuple[float, float, float, float]:
+    """Bytes of a stage's weights, gradients and optimizer state, and of what the optimizer makes for its update."""
+    used, home = owned.trained, owned.trained_home
+    weights, gradients, optimizer = state_bytes(used, home, zero, sizes, owned.vectors)
+    weights += frozen_bytes(owned.used - used, owned.home - home, zero, sizes)
+    return weights, gradients, optimizer, optimizer_step_bytes(used, home, zero, sizes)
 
 
 @compiled
 def memory_parts(
-    stage: Floats,
-    stream: float,
-    owned: StageParameters,
+    work: Floats,
+    used: float,
+    state: tuple[float, float, float, float],
     sizes: ParameterBytes,
     zero: int,
     activations: float,
     run: OneRun,
     phase: int,
 ) -> tuple[float, float, float, float, float, float, float, float, float]:
-    """Bytes of one stage's tensors by part (`PARTS`) at a phase of the step; all 0 where it cannot be the fullest.
+    """Bytes of one stage's tensors by part (`PARTS`) at a phase of the step that can be the fullest.
 
-    Gradients of one micro-batch may come with the backward of their layers: none is there at the loss, and all are when
-    the embedding is done.
+    `work` is of `layers_at_work`, `used` the trained parameters, `state` of `owned_bytes`. Gradients of one micro-batch
+    may come with the backward of their layers: none is there at the loss, and all are when the embedding is done.
     """
-    used, home = owned.trained, owned.trained_home
-    weights, gradients, optimizer = state_bytes(used, home, zero, sizes, owned.vectors)
-    weights += frozen_bytes(owned.used - used, owned.home - home, zero, sizes)
+    weights, gradients, optimizer, step = state
     if phase == UPDATE:
-        step = optimizer_step_bytes(used, home, zero, sizes)
         return weights, gradients, optimizer, 0.0, 0.0, 0.0, 0.0, 0.0, step
-    units, late = zero >= 2 and not sizes.by_weight, sizes.late_gradients and run.one_microbatch
-    if not _can_be_fullest(phase, zero, sizes, run):
-        return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    whole, trained, saved_head = _whole_by_kind(stage)
-    saved, freed, working, of_layer, reduced, gathered, loss = _at_work(
-        stage, stream, sizes, zero, whole, trained, gradients / max(used, 1.0), phase
-    )
-    if late and used > 0:
-        last = used - trained[IS_EMBEDDING]
-        done = (0.0, 0.0, trained[IS_HEAD], used - trained[IS_BLOCK] - trained[IS_EMBEDDING], last)[phase]
+    first = phase * AT_WORK_COLUMNS
+    if used > 0 and sizes.late_gradients and run.one_microbatch:
+        block, embedding, head = work[BY_KIND], work[BY_KIND + 1], work[BY_KIND + 2]
+        done = (0.0, 0.0, head, used - block - embedding, used - embedding)[phase]
         gradients *= min(max(done / used, 0.0), 1.0)
-    if phase == LAST and units and run.one_stage:
-        activations -= saved_head
     if phase >= FIRST:
-        activations = saved
-    activations -= freed
-    return weights, gradients + reduced, optimizer, activations, working, of_layer, loss, gathered, 0.0
+        activations = work[first]
+    elif phase == LAST and run.one_stage and by_units(zero, sizes):
+        activations -= work[BY_KIND + 3]
+    activations -= work[first + 1]
+    return (
+        weights, gradients + work[first + 4], optimizer, activations, work[first + 2], work[first + 3], work[first + 6],
+        work[first + 5], 0.0,
+    )  # fmt: skip
 
 
 @compiled
 def fullest_bytes(
-    stage: Floats,
-    stream: float,
-    owned: StageParameters,
+    work: Floats,
+    used: float,
+    state: tuple[float, float, float, float],
     sizes: ParameterBytes,
     zero: int,
     activations: float,
     run: OneRun,
 ) -> float:
-    """Bytes of a stage's tensors at its fullest phase."""
+    """Bytes of a stage's tensors at its fullest phase; of what, as above."""
     fullest = 0.0
     for phase in range(6):
-        if not _can_be_fullest(phase, zero, sizes, run):
-            continue
-        parts = memory_parts(stage, stream, owned, sizes, zero, activations, run, phase)
-        tensors = 0.0
-        for part in parts:
-            tensors += part
-        fullest = max(fullest, tensors)
+        if can_be_fullest(phase, zero, sizes, run):
+            parts = memory_parts(work, used, state, sizes, zero, activations, run, phase)
+            tensors = parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5] + parts[6] + parts[7] + parts[8]
+            fullest = max(fullest, tensors)
     return fullest
 
 
@@ -203,15 +238,22 @@ def memory_by_stage(
     activations: Floats,
     run: OneRun,
 ) -> Floats:
-    """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts."""
+    """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts.
+
+    All are 0 where a phase cannot be the fullest.
+    """
     parts, stage = np.zeros((len(contents), 6, 9)), np.zeros((contents.shape[1], STAGE_COLUMNS))
+    work = np.zeros(STAGE_WORK_COLUMNS)
     for place in range(len(contents)):
         owned = stage_parameters(contents, place, profiles, 0, states, 0)
         stage_layers(contents, place, layers, 0, profiles, 0, kinds, stage)
+        state = owned_bytes(owned, sizes, zero)
+        layers_at_work(stage, profiles.stream[0], sizes, zero, owned.trained, state[1], run, work)
         for phase in range(6):
-            bytes_of = memory_parts(stage, profiles.stream[0], owned, sizes, zero, activations[place], run, phase)
-            for number in range(9):
-                parts[place, phase, number] = bytes_of[number]
+            if can_be_fullest(phase, zero, sizes, run):
+                bytes_of = memory_parts(work, owned.trained, state, sizes, zero, activations[place], run, phase)
+                for number in range(9):
+                    parts[place, phase, number] = bytes_of[number]
     return parts
 
 
@@ -252,7 +294,7 @@ def _at_work(
     Accumulated gradients are written in place by grouped products of experts, while products every token uses have a
     gradient of their own first.
     """
-    units = zero >= 2 and not sizes.by_weight
+    units = by_units(zero, sizes)
     weight = sizes.weight if zero == 3 and units else 0.0
     loss, fullest, saved, freed, working, of_layer, gathered, summed = 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for c in range(len(stage)):

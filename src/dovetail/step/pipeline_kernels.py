@@ -22,7 +22,7 @@ def interleaved_plans(
     """
     step = np.empty(len(rows))
     forward, backward, saved = np.empty(most), np.empty(most), np.empty(most)
-    duration, delay = np.zeros((2 * most, LANES)), np.zeros((2 * most, LANES))
+    duration, delay = np.empty((2 * most, LANES)), np.empty((2 * most, LANES))
     low = 0
     while low < len(rows):
         i = int(rows[low])
@@ -38,7 +38,7 @@ def interleaved_plans(
                 for link in range(2 * p):
                     delay[link, width] = plans.delay_s[plan]
                 width, high = width + 1, high + 1
-            step[high - width : high] = steps_of_lanes(order, duration, delay[: 2 * p], width)
+            steps_of_lanes(order, duration, delay, width, step, high - width)
         low = high
     return step
 

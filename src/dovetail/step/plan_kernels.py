@@ -16,7 +16,17 @@ from dovetail.step.compiled_formulas import (
     optimizer_seconds,
     overlap_budget,
 )
-from dovetail.step.memory_kernels import STAGE_COLUMNS, OneRun, fullest_bytes, stage_layers, stage_parameters
+from dovetail.step.memory_kernels import (
+    STAGE_COLUMNS,
+    STAGE_WORK_COLUMNS,
+    OneRun,
+    by_units,
+    fullest_bytes,
+    layers_at_work,
+    owned_bytes,
+    stage_layers,
+    stage_parameters,
+)
 from dovetail.step.plan_columns import (
     FrameworkColumns,
     LayerColumns,
@@ -51,6 +61,8 @@ def evaluate_plans(
     )  # fmt: skip
     # by stage content: its layers, and seconds of forward and backward that can hide the end-of-step collectives
     stage_rows, hiding = np.zeros((most, len(kinds), STAGE_COLUMNS)), np.empty((most, 2))
+    # and what its layers at work need, under the ZeRO stage for which that is known
+    work, work_zero = np.zeros((most, STAGE_WORK_COLUMNS)), np.empty(most, np.int64)
     for i in range(n):
         if i > 0 and _same_pipeline(plans, i):
             pipeline[i] = pipeline[i - 1]  # and its activations
@@ -65,11 +77,13 @@ def evaluate_plans(
             )  # fmt: skip
             _activations(plans, partitions, i, saved, activations, by_chunk)
             _contents(plans, layers, profiles, partitions, kinds, facts.min_overlap_s, i, stage_rows, hiding)
+            for k in range(plans.stages[i]):
+                work_zero[k] = -1
             if facts.hosts_activations:
                 _offloaded(plans, layers, partitions, i, saved)
                 _activations(plans, partitions, i, saved, on_host, by_chunk)
         after[i], peak[i] = _stages(
-            plans, profiles, states, partitions, facts, i, stage_rows, hiding, activations, on_host
+            plans, profiles, states, partitions, facts, i, stage_rows, work, work_zero, hiding, activations, on_host
         )
     return pipeline, after, peak
 
@@ -185,6 +199,8 @@ def _stages(
     facts: FrameworkColumns,
     i: int,
     stage_rows: Floats,
+    work: Floats,
+    work_zero: Ints,
     hiding: Floats,
     activations: Floats,
     on_host: Floats,
@@ -208,14 +224,17 @@ def _stages(
                 gathering += number * states.gathering_s[state, c]
                 flops += number * states.flops[state, c]
         owned = stage_parameters(partitions.contents, place, profiles, profile, states, state)
-        reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
+        unhidden = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         update = optimizer_seconds(owned.trained_home, facts.update, owned.vectors, flops)
         update += offload_seconds(owned.trained_home, facts.update, behind, m)
-        end_of_step = max(end_of_step, reduced + gathered + update)
-        tensors = fullest_bytes(
-            stage_rows[content], profiles.stream[profile], owned, sizes, zero, activations[content], run
-        )
+        end_of_step = max(end_of_step, unhidden + gathered + update)
+        bytes_of, used = owned_bytes(owned, sizes, zero), owned.trained
+        if work_zero[content] != zero or by_units(zero, sizes):
+            stage, stream = stage_rows[content], profiles.stream[profile]
+            layers_at_work(stage, stream, sizes, zero, used, bytes_of[1], run, work[content])
+            work_zero[content] = zero
+        tensors = fullest_bytes(work[content], used, bytes_of, sizes, zero, activations[content], run)
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
         if owned.trained_home * facts.hosted + on_host[content] > facts.host_bytes:
             peak = np.inf

@@ -63,6 +63,30 @@ def write_sums(table: Table, sums: Floats) -> Floats:
     return table.values
 
 
+@compiled
+def scaled(number: float, by: int) -> float:
+    return number * by
+
+
+@compiled
+def scaled_sum(number: float, by: int) -> float:
+    return scaled(number, 2) + scaled(number, 3) + scaled(number, by)
+
+
+def test_an_inner_kernel_is_compiled_once_for_all_numbers_and_into_what_calls_it():
+    from numba.core import types
+
+    assert scaled_sum(0.5, 4) == 4.5
+    assert isinstance(scaled, kernel.CompiledFunction)
+    inner: Any = scaled.inner()
+    for by in (types.literal(2), types.literal(3), types.int64):
+        inner.get_call_template((types.float64, by), {})
+    (code,) = [overload.library for overload in inner.overloads.values()]
+    assert not any(code.get_pointer_to_function(function.name) for function in code.get_defined_functions())
+    # called by itself, it is an entry
+    assert scaled(0.5, 3) == 1.5
+
+
 def table_of(numbers: Ints) -> Table:
     return Table(np.arange(12.0).reshape(4, 3), Inner(0.1, numbers))
 
