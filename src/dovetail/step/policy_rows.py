@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import Bools, Ints, distinct
 from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy
 
@@ -17,7 +17,7 @@ class PolicyRows:
     def __init__(self, pool: LayerPool, policies: Sequence[RecomputePolicy]) -> None:
         self._pool = pool
         self._policies = policies
-        self._whole: Floats = np.array([share for _, share in policies]) == 1
+        self._whole: Bools = np.array([share == 1 for _, share in policies], np.bool_)
         #: by table: its first row, and which of its profiles × policies there are rows of
         self._made: dict[int, tuple[int, Bools]] = {}
         self._likely: Ints = np.zeros(0, np.int64)
@@ -41,14 +41,15 @@ class PolicyRows:
         asked, first = np.unique(profiles), np.zeros(len(tables), np.int64)
         likely = np.union1d(asked, self._likely)
         needed = wanted | self._whole
-        for number in np.unique(places[asked, 0]).tolist():
+        for (number,) in distinct(places[asked, 0])[0]:
             rows, others = (some[places[some, 0] == number] for some in (asked, likely))
-            first[number], there = self._of_table(number, tables[number].num_profiles)
-            missing = ~there[:, needed].all(axis=1)
+            first_row, there = self._of_table(number, tables[number].num_profiles)
+            first[number] = first_row
+            missing = np.any(~there[:, needed], axis=1)
             if missing[places[rows, 1]].any():
                 poll()
                 made = places[others, 1]
-                self._make(tables[number], first[number], there, made[missing[made]], needed)
+                self._make(tables[number], first_row, there, made[missing[made]], needed)
         return first[places[profiles, 0]] + places[profiles, 1] * len(self._policies)
 
     def _of_table(self, number: int, profiles: int) -> tuple[int, Bools]:

@@ -14,7 +14,7 @@ from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.models import Job
 from dovetail.search import Space, plan
 from dovetail.search.answer import Answer
-from dovetail.search.best_first import BoundedSkeletons
+from dovetail.search.best_first import BestFirst, BoundedSkeletons
 from dovetail.search.related_searches import RelatedSearches
 
 SMALL = Space(
@@ -75,7 +75,9 @@ def test_all_of_an_explanation_is_as_by_separate_searches(answer):
 def kept(answer) -> Answer:
     """The same answer with its search, which remembers skeletons as one that opens many pairs of degrees does."""
     found = plan(answer.job, answer.cluster, answer.framework, space=answer.space, keep_tables=True)
-    search, every = found.search, found.search._pairs.exists
+    search = found.search
+    assert isinstance(search, BestFirst)
+    every = search._pairs.exists
     search._skeletons = BoundedSkeletons(every, *search._bounded_skeletons(every))
     return found
 
