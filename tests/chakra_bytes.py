@@ -13,9 +13,10 @@ from dovetail.layout import Collective, CollectiveKind, CollectivePhase
 from dovetail.pipeline.work_order import WorkKind, work_order
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan_file import Task
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import plan_facts
-from dovetail.step.profiles import Arrangements, group_name, placed_layer
+from dovetail.step.profiles import group_name, placed_layer
 from dovetail.step.stages import layer_variants
 
 

@@ -11,7 +11,7 @@ from dovetail.layout import CollectivePhase, Strategy, place_layer
 from dovetail.layout.encoding import Strings, layer_strategy
 from dovetail.mapping.layouts.setting import LayerSetting, group_of
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.profile import LayerSizes, profile_layer, recompute
+from dovetail.profile import LayerPrices, LayerSizes, profile_layer, recompute
 
 
 def layout_costs(
@@ -37,7 +37,7 @@ def strategy_costs(
     """The same of a strategy along the axes of the tile."""
     placed = place_layer(setting.graph, strategy, backward)
     sizes = LayerSizes(setting.sizes, tile.sizes, setting.widths)
-    profile = profile_layer(setting.graph, placed, sizes, setting.chip, setting.price, group_of)
+    profile = profile_layer(setting.graph, placed, sizes, LayerPrices(setting.chip, setting.price, group_of))
     repeated = recompute(setting.graph, profile, tuple(again))
 
     def exposed(by_group: Mapping[str, Floats], phase: CollectivePhase) -> float:

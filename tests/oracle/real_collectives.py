@@ -22,9 +22,10 @@ from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, _Messages
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
-from dovetail.step.profiles import Arrangements, placed_layer, pricing_of
+from dovetail.step.profiles import placed_layer, pricing_of
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,14 @@
 """One layer class under one layout on one chip: times, saved bytes, collectives, recompute choices."""
 
-from dovetail.profile.layer import WEIGHT_GATHER, CollectivePrice, Extent, LayerProfile, TiedParameters, profile_layer
+from dovetail.profile.layer import (
+    WEIGHT_GATHER,
+    CollectivePrice,
+    Extent,
+    LayerPrices,
+    LayerProfile,
+    TiedParameters,
+    profile_layer,
+)
 from dovetail.profile.layer_sizes import LayerSizes, sizes_of_layers
 from dovetail.profile.recompute import CHOICES, Recompute, RecomputeMenu, recompute
 from dovetail.profile.saving import Saving
@@ -10,6 +18,7 @@ __all__ = [
     "WEIGHT_GATHER",
     "CollectivePrice",
     "Extent",
+    "LayerPrices",
     "LayerProfile",
     "LayerSizes",
     "Recompute",

@@ -29,7 +29,6 @@ WEIGHT_GATHER = "weight-gather"
 Extent = Literal["step", "micro-batch", "seconds"]
 
 
-#: Seconds of a collective of so many bytes.
 class CollectivePrice(Protocol):
     """What the collectives of a layer cost."""
 
@@ -40,6 +39,20 @@ class CollectivePrice(Protocol):
     def launches(self, collectives: Sequence[Collective]) -> int:
         """Kernels they take together."""
         ...
+
+
+@frozen
+class LayerPrices:
+    """What work and collectives of a layer are priced with."""
+
+    chip: ChipUnits
+    collectives: CollectivePrice
+    #: the kind of group of a collective
+    group_of: Callable[[Collective], str]
+    #: as in `update_work`
+    matrices: Mapping[str, Orthogonalized] | None = None
+    #: whether what takes energy is counted
+    energy: bool = False
 
 
 @frozen
@@ -124,21 +137,16 @@ def profile_layer(
     graph: LayerGraph,
     placed: PlacedLayer,
     sizes: LayerSizes,
-    chip: ChipUnits,
-    price: CollectivePrice,
-    group_of: Callable[[Collective], str],
-    matrices: Mapping[str, Orthogonalized] | None = None,
-    *,
-    energy: bool = False,
+    prices: LayerPrices,
     extent: Extent = "step",
 ) -> LayerProfile:
-    """The cost of every operator and collective of a layer on one chip; `matrices` as in `update_work`."""
-    works = _works(graph, placed, sizes)
-    forward, backward = (_operator_seconds(each, chip) for each in works.values())
+    """The cost of every operator and collective of a layer on one chip."""
+    works, price = _works(graph, placed, sizes), prices.collectives
+    forward, backward = (_operator_seconds(each, prices.chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
     collectives = [c for c in placed.collectives if extent == "step" or c.phase is not CollectivePhase.STEP]
     took = price.seconds(collectives, [sizes.collective_bytes(c) for c in collectives])
-    priced = [(c, group_of(c), seconds) for c, seconds in zip(collectives, took, strict=True)]
+    priced = [(c, prices.group_of(c), seconds) for c, seconds in zip(collectives, took, strict=True)]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     used, home = _parameters(placed, sizes)
@@ -177,12 +185,12 @@ def profile_layer(
         second_weight=second,
         largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
-        update=update_work(placed.weights, home, matrices),
+        update=update_work(placed.weights, home, prices.matrices),
         transient_bytes=np.zeros(()) if counted else _transient(placed, of_versions) + largest(copies.values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
-        energy_counts=_energy_counts(placed, works, sizes, chip) if energy else {},
+        energy_counts=_energy_counts(placed, works, sizes, prices.chip) if prices.energy else {},
     )
 
 

@@ -16,8 +16,9 @@ from dovetail.plans.plan import Plan
 from dovetail.simulation.item_tasks import parted
 from dovetail.simulation.layer_steps import LayerStep, StepKind, steps_of_layers
 from dovetail.simulation.step_tasks import KERNELS
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.evaluate import ProfiledJob, Step
-from dovetail.step.profiles import Arrangements, Pricing, TokenRouting, group_name, placed_layer, pricing_of
+from dovetail.step.profiles import Pricing, TokenRouting, group_name, placed_layer, pricing_of
 from dovetail.step.stages import layer_counts, layer_variants
 
 #: A task by what its arrays say: name, kind, stream, seconds and bytes.

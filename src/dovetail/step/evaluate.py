@@ -26,6 +26,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import on_tiles
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.damage import StageDamage, stage_damage
 from dovetail.step.end_of_step import EndOfStep, end_of_step
 from dovetail.step.energy import step_energy
@@ -36,7 +37,7 @@ from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
 from dovetail.step.memory import MemoryTables, loss_bytes, one_run
 from dovetail.step.offload import host_bytes, update_rates, with_host
 from dovetail.step.power import Ranged
-from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
+from dovetail.step.profiles import JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.step.stages import (
     ChunkContent,
     LayerVariant,

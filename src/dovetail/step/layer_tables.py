@@ -23,13 +23,14 @@ from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import Extent, LayerProfile, RecomputeMenu
 from dovetail.profile.modules import MODULES
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.layer_rows import recompute_array, recomputed, shaped_overlaps, timed, work_array
 from dovetail.step.offload import with_host
 from dovetail.step.plan_columns import LayerColumns
-from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
+from dovetail.step.profiles import Pricing, pricing_of, profile_job
 from dovetail.step.times import Overlaps
 
 #: Numbers of a column that are timed together: few enough for the caches of a core.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import RangedRates, energy_rates
@@ -33,13 +33,13 @@ from dovetail.graph import (
     orthogonalized,
 )
 from dovetail.graph.routing import EXPERT_TOKENS, ONE_GROUP, TOP_K, ExpertGroups
-from dovetail.graph.size import SettledSizes, Size, as_array
+from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, Strategy, degree, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
-from dovetail.plans.arrange import Arrangement
-from dovetail.profile import WEIGHT_GATHER, Extent, LayerProfile, profile_layer, sizes_of_layers
+from dovetail.profile import WEIGHT_GATHER, Extent, LayerPrices, LayerProfile, profile_layer, sizes_of_layers
+from dovetail.step.arrangements import Arrangements
 
 if TYPE_CHECKING:
     from dovetail.cost.mesh.damage import DamagedGroups
@@ -58,58 +58,6 @@ class JobProfiles:
     layers: Mapping[str, LayerProfile]
     #: energies of the chip's technology, where it gives them
     rates: RangedRates | None
-
-
-@frozen
-class Arrangements:
-    """Arrangements along the same axes, side by side: what differs between them is arrays, or a number for one."""
-
-    axes: AtomicAxes
-    strategy: Strategy
-    axis_sizes: Mapping[str, Size]
-    #: groups each axis joins along every way of the network, and their stride: ways × arrangements
-    joins: Mapping[str, Floats]
-    strides: Mapping[str, Floats]
-    #: sequences of a micro-batch on all replicas
-    batch: Size
-
-    @staticmethod
-    def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
-        """Arrangements of plans and the sequences of their micro-batches."""
-        axes, strategy = arranged[0].axes, arranged[0].strategy
-        assert all(each.strategy == strategy for each in arranged), "plans along the same axes"
-        joins, strides = (
-            {a: np.array([getattr(each, field)[a] for each in arranged], np.float64).T for a in axes.sizes}
-            for field in ("joins", "strides")
-        )
-        return Arrangements(
-            axes,
-            strategy,
-            SettledSizes({axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes}),
-            {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
-            {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
-            _together(batches),
-        )
-
-    def taken(self, rows: Ints, times: Ints) -> Arrangements:
-        """Some of them, each with so many times the sequences."""
-        return Arrangements(
-            self.axes,
-            self.strategy,
-            SettledSizes(
-                {axis: np.broadcast_to(as_array(size), self._count)[rows] for axis, size in self.axis_sizes.items()}
-            ),
-            {axis: self._wide(n)[:, rows] for axis, n in self.joins.items()},
-            {axis: self._wide(n)[:, rows] for axis, n in self.strides.items()},
-            np.broadcast_to(as_array(self.batch), self._count)[rows] * times,
-        )
-
-    def _wide(self, by_way: Floats) -> Floats:
-        return np.broadcast_to(by_way.T, (*self._count, by_way.shape[0])).T
-
-    @property
-    def _count(self) -> tuple[int, ...]:
-        return (np.size(as_array(self.batch)),)
 
 
 #: What a collective takes, and the ways its links are on.
@@ -319,9 +267,8 @@ def profile_job(
         placed = placed_layer(layer, arrangements.strategy)
         routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
         price = LayerPrice(pricing, arrangements, routing)
-        matrices, energy = matrices_of(layer, job), rates is not None
-        costs = (chip, price, group_of, matrices)
-        layers[name] = profile_layer(layer, placed, at[name], *costs, energy=energy, extent=extent)
+        prices = LayerPrices(chip, price, group_of, matrices_of(layer, job), energy=rates is not None)
+        layers[name] = profile_layer(layer, placed, at[name], prices, extent)
     return JobProfiles(graph, layers, rates)
 
 
@@ -333,11 +280,6 @@ def matrices_of(layer: LayerGraph, job: Job) -> Mapping[str, Orthogonalized] | N
 def rates_of(cluster: Cluster) -> RangedRates | None:
     """Energies of the cluster's chips, where their technology is known."""
     return energy_rates(cluster.chip)
-
-
-def _together(values: Sequence[int]) -> Size:
-    """One number as it is, several as an array."""
-    return values[0] if len(values) == 1 else np.array(values, np.float64)
 
 
 @frozen

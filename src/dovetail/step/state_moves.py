@@ -14,7 +14,8 @@ from dovetail.layout import Collective, CollectiveKind, CollectivePhase, Layout,
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
 from dovetail.layout.strategy import Strategy
 from dovetail.profile.version import by_group
-from dovetail.step.profiles import Arrangements, Bucket, Pricing, group_name
+from dovetail.step.arrangements import Arrangements
+from dovetail.step.profiles import Bucket, Pricing, group_name
 
 #: What tells collectives of a layer apart that are not summed: the kind of group, what they do along which axes, and
 #: whose bytes are widened.

@@ -19,9 +19,10 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerSizes
 from dovetail.profile.layer import UpdateWork, update_work
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.layer_rows import KINDS, WORK, work_array
 from dovetail.step.layer_tables import Setting
-from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, matrices_of, placed_layer
+from dovetail.step.profiles import UPDATED_WEIGHTS, matrices_of, placed_layer
 from dovetail.step.state_moves import StateMoves, launches, seconds_by_group, sent
 from dovetail.step.times import LayerWork
 

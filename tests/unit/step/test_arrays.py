@@ -14,9 +14,10 @@ from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.evaluate import step_of
 from dovetail.step.facts import Overheads, facts_of, overheads_of
-from dovetail.step.profiles import Arrangements, pricing_of, profile_job
+from dovetail.step.profiles import pricing_of, profile_job
 from dovetail.step.stages import stage_contents
 from dovetail.step.times import LayerTimes, busy_parts, chunk_times
 

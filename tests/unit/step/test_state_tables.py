@@ -11,8 +11,9 @@ from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import stage_degrees
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.layer_tables import Setting
-from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, profile_job
+from dovetail.step.profiles import UPDATED_WEIGHTS, profile_job
 from dovetail.step.state_tables import StateSharding, StateTable
 
 JOB = Job(models.load("mixtral-8x7b"), 4096, 64)

@@ -19,7 +19,8 @@ from dovetail.mapping.layouts.layer_problem import LayoutSpace, layer_problem
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.profile.layer import CollectivePrice
-from dovetail.step.profiles import EVEN, Arrangements, LayerPrice, Pricing, TokenRouting
+from dovetail.step.arrangements import Arrangements
+from dovetail.step.profiles import EVEN, LayerPrice, Pricing, TokenRouting
 
 
 @frozen
