@@ -16,7 +16,7 @@ from dovetail.step.layer_tables import Setting
 
 JOB = Job(models.load("mixtral-8x7b"), 4096, 64)
 CLUSTER = hardware.cluster("h100-sxm", 32)
-SPACE = Space(micro_batch=(1, 2), recompute=("none", "selective", "full"), virtual_stages=(1, 2))
+SPACE = Space(micro_batch=(1, 2), recompute=("none", "full"), virtual_stages=(1,), context_parallel=(1,))
 
 
 @pytest.fixture(scope="module")
