@@ -75,7 +75,7 @@ class Repeat(Spec):
     """how often the pattern stands in a row"""
 
 
-class Model(Spec):
+class Model(Spec, defer_build=False):  # plan files contain it: its schema is built once for both
     """A transformer or hybrid, complete enough to count, differentiate and cost it."""
 
     name: Name
