@@ -8,7 +8,8 @@ from math import prod
 
 from dovetail import hardware, models
 from dovetail.hardware import Cluster, DefectMap, Store
-from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode, encode_strategy
+from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode
+from dovetail.layout.encoding.named import encode_strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.derive import even_layers

@@ -46,6 +46,12 @@ def package_digests() -> Mapping[str, str]:
     return MappingProxyType({**digests, "versions": digest(package_versions())})
 
 
+@lru_cache(maxsize=1)
+def calibration_digest() -> str:
+    """The digest of the shipped calibration, without those of all else."""
+    return _digest_of_files([(_CALIBRATION, (_root() / _CALIBRATION).read_bytes())])
+
+
 @lru_cache(maxsize=2)
 def package_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """The versions that change numbers: of Python, of packages, and the kind of processor."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
@@ -30,9 +30,14 @@ SpecT = TypeVar("SpecT", bound="Spec")
 
 
 class Spec(BaseModel):
-    """A part of a user's file: frozen, strict about types, no unknown fields."""
+    """A part of a user's file: frozen, strict about types, no unknown fields; its schema is built when one is read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def unchecked(cls, **values: Any) -> Self:
+        """A part that a file leaves out: of values that are right, and defaults; it needs no schema."""
+        return cls.model_construct(**values)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -11,7 +11,7 @@ from encoding_enumeration import count, partitions
 
 from dovetail.graph import Kind, LayerGraph, Operator
 from dovetail.graph.size import is_exact
-from dovetail.layout.encoding import OperatorSpace
+from dovetail.layout.encoding.operator_space import OperatorSpace
 from dovetail.models import load, model_graph
 
 TILES = ((2, 2), (2, 4), (4, 4))

@@ -140,7 +140,9 @@ def changed_digests(model: str = "gpt2-1.5b", chip: Chip | None = None, chips: i
 
 def test_each_part_of_a_question_has_its_digest():
     chip = dt.hardware.chip("h100-sxm")
+    package_digests.cache_clear()
     assert changed_digests() == set()
+    assert not package_digests.cache_info().currsize, "which are those of all files"
     assert changed_digests(model="gpt3-1.3b") == {"model"}
     assert changed_digests(framework="torchtitan") == {"framework"}
     assert changed_digests(chips=16) == {"cluster"}

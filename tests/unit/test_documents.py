@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from dovetail.documents import MAX_DEPTH, MAX_FILE_BYTES, MAX_YAML_BYTES, Spec, parse_document, read_document, validate
+from dovetail.exploration.study_file import SearchPart
+from dovetail.frameworks.state import BytesAllowanceSpec
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
 TREES = st.recursive(
@@ -227,6 +229,30 @@ def test_a_right_document_becomes_a_frozen_spec():
     assert cart.parts["a"] == Wheel(kind="wheel", size=3)
     with pytest.raises(ValueError, match="frozen"):
         cart.name = "d"
+
+
+def test_a_schema_is_built_when_a_document_is_read():
+    class Axle(Spec):
+        width: int = 3
+
+    class Chassis(Spec):
+        axle: Axle = Axle.unchecked()
+
+    assert not Axle.__pydantic_complete__
+    assert validate(Chassis, {}, "x") == validate(Chassis, {"axle": {"width": 3}}, "x")
+    assert Chassis.__pydantic_complete__
+
+
+def specs(part: type[Spec] = Spec) -> list[type[Spec]]:
+    return [each for kind in part.__subclasses__() for each in (kind, *specs(kind))]
+
+
+def test_what_files_leave_out_passes_the_checks():
+    defaults = [field.default for spec in specs() for field in spec.model_fields.values()]
+    left_out = [default for default in defaults if isinstance(default, Spec)]
+    assert {BytesAllowanceSpec, SearchPart} <= {type(default) for default in left_out}
+    for default in left_out:
+        assert repr(type(default).model_validate(default.model_dump())) == repr(default)
 
 
 SHIPPED = sorted((Path(__file__).parents[2] / "src" / "dovetail").rglob("data/**/*.yaml"))

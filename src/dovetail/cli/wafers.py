@@ -19,7 +19,7 @@ from dovetail.units import bytes_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.hardware import Wafer
-    from dovetail.hardware.silicon import Finding
+    from dovetail.hardware.silicon.wafer_check import Finding
 
 app = typer.Typer(help="Wafers: list the catalogue, show one, what can be built of it and what its tiles can do.")
 app.command("collectives")(collectives)
@@ -106,7 +106,7 @@ def _write_defects(wafer: Wafer, out: Path, *, force: bool) -> None:
 
 
 def _findings(wafer: Wafer) -> tuple[Finding, ...] | None:
-    from dovetail.hardware.silicon import check
+    from dovetail.hardware.silicon.wafer_check import check
 
     return check(wafer, dt.hardware.technology_of(wafer)) if wafer.die.technology else None
 

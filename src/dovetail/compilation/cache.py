@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 from dovetail.compilation.text import KernelText, codes, globals_of
 
@@ -84,6 +85,12 @@ class _KernelCache(FunctionCache):
     def __init__(self, function: FunctionType, kernels: Iterable[KernelText]) -> None:
         super().__init__(function)
         self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, content_digest(kernels))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Reads what is kept without loading all that numba can compile, which it loads by itself before it does."""
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
 
 def content_digest(kernels: Iterable[KernelText]) -> str:

@@ -144,12 +144,12 @@ class StudyFile(Spec):
     jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
     hardware: HardwarePart
     cluster: StudyClusterPart
-    plans: StudyPlansPart = StudyPlansPart()
-    limits: LimitsPart = LimitsPart()
+    plans: StudyPlansPart = StudyPlansPart.unchecked()
+    limits: LimitsPart = LimitsPart.unchecked()
     objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
     """one: the best design; several: their Pareto front"""
-    search: SearchPart = SearchPart()
-    executor: ExecutorPart = ExecutorPart()
+    search: SearchPart = SearchPart.unchecked()
+    executor: ExecutorPart = ExecutorPart.unchecked()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     output: Text | None = None
     """the run directory; default: the command line's"""

@@ -74,9 +74,9 @@ ALLOWANCES = (
 )
 
 #: Of a framework whose file does not say them.
-NO_WORKSPACES = BytesAllowanceSpec(value=0, low=0, high=1e9, status="assumed", source="not counted")
-NOTHING_BETWEEN = AllowanceSpec(value=0, low=0, high=1, status="assumed", source="not counted")
-UNKNOWN_MEMORY_ERROR = AllowanceSpec(
+NO_WORKSPACES = BytesAllowanceSpec.unchecked(value=0.0, low=0.0, high=1e9, status="assumed", source="not counted")
+NOTHING_BETWEEN = AllowanceSpec.unchecked(value=0.0, low=0.0, high=1.0, status="assumed", source="not counted")
+UNKNOWN_MEMORY_ERROR = AllowanceSpec.unchecked(
     value=0.03, low=0.0, high=0.1, status="assumed", source="as of frameworks with measured runs"
 )
 
@@ -310,7 +310,7 @@ class FrameworkSpec(Spec):
     loss_traffic: Annotated[float, Field(ge=0, le=1000)]
     loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
     gathered: Gathered = "layer"
-    buckets: BucketsSpec | None = BucketsSpec()
+    buckets: BucketsSpec | None = BucketsSpec.unchecked()
     frees: Frees = "operator"
     gradients: Gradients = "always"
     saved_copies: dict[WrittenOut, Annotated[float, Field(ge=0, le=16)]] = Field(
@@ -347,7 +347,7 @@ class FrameworkSpec(Spec):
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         fields["states"] = tuple((name, spec.state_bytes()) for name, spec in self.states.items())
         fields["saved_copies"] = tuple(self.saved_copies.items())
-        overlaps = self.overlaps.model_dump()
+        overlaps: dict[str, Any] = dict(self.overlaps)
         overlaps["gradient_reduction_with_pipeline"] = (
             overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]
         )

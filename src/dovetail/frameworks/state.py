@@ -112,7 +112,7 @@ class StateBytesSpec(Spec):
 
     def state_bytes(self) -> StateBytes:
         """The same for use."""
-        return StateBytes(**self.model_dump())
+        return StateBytes(**dict(self))
 
 
 @frozen
@@ -144,7 +144,7 @@ class AllowanceSpec(Spec):
 
     def allowance(self) -> Allowance:
         """The same for use."""
-        return Allowance(**self.model_dump())
+        return Allowance(**dict(self))
 
 
 def _read_bytes(value: object) -> float:

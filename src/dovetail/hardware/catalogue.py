@@ -17,7 +17,6 @@ from dovetail.hardware.integration import Integration, IntegrationSpec
 from dovetail.hardware.network import fit_tiers
 from dovetail.hardware.technology import Technology, TechnologySpec
 from dovetail.hardware.wafer import Wafer
-from dovetail.hardware.wafer_file import WaferSpec
 
 if TYPE_CHECKING:
     from dovetail.hardware.design_space import DesignSpace
@@ -131,6 +130,8 @@ def wafer(name: str) -> Wafer:
 
 def wafer_from(document: Mapping[str, Any], where: str) -> Wafer:
     """The wafer a document describes; die and integration may be names of the catalogue or stand there in full."""
+    from dovetail.hardware.wafer_file import WaferSpec  # which chips and clusters do without
+
     fields, die = _written_out(document, "die", where)
     inner: object = fields.get("integration")
     integration: Integration | None = None

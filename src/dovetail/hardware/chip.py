@@ -302,8 +302,8 @@ class ChipSpec(Spec):
     register_bytes: Bytes = 0.0
     link_reach: LinkReach = "board"
     shares_cores: bool = False
-    on_die: OnDieSpec = OnDieSpec()
-    host: HostSpec = HostSpec()
+    on_die: OnDieSpec = OnDieSpec.unchecked()
+    host: HostSpec = HostSpec.unchecked()
     """left out: two CPUs with PCIe 5 for eight chips"""
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
@@ -325,9 +325,9 @@ class ChipSpec(Spec):
         if self.hbm_usable_bytes is not None and not 0 < self.hbm_usable_bytes <= self.hbm_bytes:
             fix = f"it should be more than 0 and at most hbm_bytes, {self.hbm_bytes:g}"
             raise InputError("hbm_usable_bytes", f"is {self.hbm_usable_bytes:g}", fix)
-        for name, made in self.on_die.model_dump(exclude_none=True).items():
+        for name, made in self.on_die:
             works = getattr(self, name)
-            if works is None or made < works:
+            if made is not None and (works is None or made < works):
                 raise InputError(f"on_die.{name}", f"is {made:g}", f"it should be at least what works, {works}")
         doubts_of(self.doubts, type(self).model_fields)
         return self
@@ -362,9 +362,9 @@ class ChipSpec(Spec):
         fields["hbm_usable_share"] = None if usable is None else round(usable / self.hbm_bytes, 12)
         fields["title"] = self.title or self.name
         fields["macs_per_core"] = self.macs_per_core or self._array
-        fields["dense_flops"] = Rates(**self.dense_flops.model_dump())
+        fields["dense_flops"] = Rates(**dict(self.dense_flops))
         fields["tiers"] = tuple(tier.tier() for tier in self.tiers)
-        fields["on_die"] = OnDie(**self.on_die.model_dump())
+        fields["on_die"] = OnDie(**dict(self.on_die))
         fields["host"] = self.host.host()
         fields["doubts"] = tuple(self.doubts.items())
         fields["calibration"] = self.calibration.calibration() if self.calibration else None

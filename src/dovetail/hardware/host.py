@@ -47,4 +47,4 @@ class HostSpec(Spec):
 
     def host(self) -> Host:
         """The same for use."""
-        return Host(**self.model_dump())
+        return Host(**dict(self))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -119,8 +119,8 @@ class TierSpec(Spec):
     def tier(self) -> Tier:
         """The tier with its size filled in."""
         size = self.size or (math.prod(self.shape) if self.shape else MAX_CHIPS)
-        fields = self.model_dump(exclude={"size"})
-        return Tier(size=size, **fields)
+        fields: dict[str, Any] = dict(self) | {"size": size}
+        return Tier(**fields)
 
 
 def fit_tiers(tiers: tuple[Tier, ...], chips: int, where: str, *, exact: bool = False) -> tuple[Tier, ...]:

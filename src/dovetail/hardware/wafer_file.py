@@ -55,7 +55,7 @@ class WaferSpec(Spec):
     power_limit_w: Watts
     spare_dies: Annotated[int, Field(ge=0, lt=MAX_SIDE**2)] = 0
     least_yield: Annotated[float, Field(gt=0, le=1)] = 0.5
-    defects: DefectsSpec = DefectsSpec()
+    defects: DefectsSpec = DefectsSpec.unchecked()
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
 

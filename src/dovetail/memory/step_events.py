@@ -236,7 +236,8 @@ class _StageRun:
             for number, layer in reversed(list(enumerate(chunk))):
                 self._backward(layer, item.microbatch, chunk[max(number - 1, 0) : number])
             self.recorder.free(f"{item.microbatch} gradient {chunk[0].place - 1}", "send")
-            self.recorder.free_all("sent ", "reduce")
+            if self.units:
+                self.recorder.free_all("sent ", "reduce")
 
     def make_optimizer_state(self) -> None:
         """What the first step of the optimizer allocates, and no other."""

@@ -55,7 +55,7 @@ def _build(request: _Request) -> ModelGraph:
     settings = Settings(fused_attention=request.fused_attention, dropout=model.dropout)
     layers = {EMBEDDING: _embedding(model, settings)}
     for name, block in model.blocks.items():
-        layers[name] = _block(_BlockRequest(name, model.hidden, block.model_dump_json(), settings, block))
+        layers[name] = _block(_BlockRequest(name, model.hidden, repr(block), settings, block))
     layers[HEAD] = _head(model)
     order = [Run(EMBEDDING, 1)]
     order += [Run(name, len(list(run))) for name, run in groupby(_blocks_in_order(model))]

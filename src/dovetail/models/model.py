@@ -75,7 +75,7 @@ class Repeat(Spec):
     """how often the pattern stands in a row"""
 
 
-class Model(Spec):
+class Model(Spec, defer_build=False):  # plan files contain it: its schema is built once for both
     """A transformer or hybrid, complete enough to count, differentiate and cost it."""
 
     name: Name
@@ -92,13 +92,13 @@ class Model(Spec):
     """rows of the token table"""
     max_seq_len: Tokens = 4096
     """longest sequence"""
-    embedding: Embedding = Embedding()
+    embedding: Embedding = Embedding.unchecked()
     """how tokens enter the stream"""
     blocks: Annotated[dict[Name, Block], Field(min_length=1, max_length=256)]
     """blocks by name"""
     layers: Annotated[tuple[Repeat, ...], Field(strict=False, min_length=1, max_length=MAX_LAYERS)]
     """patterns of blocks, from the embedding to the head"""
-    head: Head = Head()
+    head: Head = Head.unchecked()
     """how the stream becomes logits"""
     multi_token_prediction: MultiTokenPrediction | None = None
     """modules that predict further tokens"""
@@ -108,7 +108,7 @@ class Model(Spec):
     """added under the root of a norm"""
     residual_scale: Factor = 1.0
     """of what each half adds to the stream (Granite)"""
-    rotary: Rotary = Rotary()
+    rotary: Rotary = Rotary.unchecked()
     """rotary positions"""
 
     @model_validator(mode="after")

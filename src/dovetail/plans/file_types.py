@@ -86,7 +86,7 @@ class LayoutsSpec(Spec):
 
     tile: Annotated[tuple[Side, Side], Field(strict=False)]
     """rows and columns of a stage's dies; 1 and all chips of a stage where there is no grid"""
-    stream: StringsSpec = StringsSpec()
+    stream: StringsSpec = StringsSpec.unchecked()
     """layout of what layers hand on"""
     classes: Annotated[dict[OperatorName, dict[OperatorName, StringsSpec]], Field(max_length=1000)]
     """layer class, then operator"""

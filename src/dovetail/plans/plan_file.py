@@ -87,7 +87,7 @@ class PlanFile(Spec):
 
     job: JobSpec
     cluster: ClusterPart
-    plan: PlanSpec = PlanSpec()
+    plan: PlanSpec = PlanSpec.unchecked()
 
 
 @frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.digests import digest, package_digests, package_provenance
+from dovetail.digests import calibration_digest, digest, package_provenance
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -12,7 +12,7 @@ from dovetail.models import Job
 
 def question_digests(job: Job, cluster: Cluster, framework: Framework) -> dict[str, str]:
     """Digests of a question's framework, model, chip and cluster, and of the calibration in force for the chip."""
-    shipped, measured = package_digests()["calibration"], cluster.chip.measurements
+    shipped, measured = calibration_digest(), cluster.chip.measurements
     return {
         "framework": digest(framework),
         "model": digest(job.model),

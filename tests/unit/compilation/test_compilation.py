@@ -163,6 +163,15 @@ def test_where_nothing_but_the_temporary_directory_is_writable(tmp_path: Path):
     assert sorted(own.rglob("*")) == stored
 
 
+def test_what_is_stored_is_read_without_what_compiling_needs(tmp_path: Path):
+    script = tmp_path / "sums.py"
+    script.write_text(SUM)
+    assert run(script) == ["42", "True"]
+    # after it another one is compiled
+    script.write_text(SUM + 'import sys\nprint("numba.np.npyimpl" in sys.modules, added(0.5, 1))\n')
+    assert run(script) == ["42", "False", "False", "2.0"]
+
+
 def test_a_private_directory_is_the_users_alone(tmp_path: Path):
     path = private_directory(tmp_path)
     assert path is not None

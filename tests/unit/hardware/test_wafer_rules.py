@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import dovetail as dt
 from dovetail.errors import InputError
 from dovetail.hardware import Wafer
-from dovetail.hardware.silicon import PEAK, RULES, Finding, Silicon, check, wafer_check
+from dovetail.hardware.silicon import PEAK, Silicon, wafer_check
+from dovetail.hardware.silicon.wafer_check import RULES, Finding, check
 from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
 from dovetail.hardware.silicon.wafer_geometry import pitches_mm, stack_columns, wire_mm
 from dovetail.hardware.silicon.wafer_yield import harvested_yield, sites_yield

@@ -15,8 +15,7 @@ from dovetail.errors import InputError
 from dovetail.exploration.resolved import study_of
 from dovetail.hardware.design_space import DesignSpace
 from dovetail.hardware.design_space.file import WHOLE_STORE
-from dovetail.hardware.silicon import RULES, check
-from dovetail.hardware.silicon.wafer_check import estimate
+from dovetail.hardware.silicon.wafer_check import RULES, check, estimate
 
 VARY: dict[str, Any] = {
     "grid_rows": [4, 7],

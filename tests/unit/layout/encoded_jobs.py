@@ -11,17 +11,9 @@ from placed_layers import llama
 
 from dovetail.graph import LayerGraph, ModelGraph, Operator, Run
 from dovetail.layout import Mesh, Strategy
-from dovetail.layout.encoding import (
-    AxesOnTile,
-    Encoding,
-    LayerInterval,
-    OperatorEncoding,
-    StageEncoding,
-    Strings,
-    Tile,
-    WaferGrid,
-    encode_strategy,
-)
+from dovetail.layout.encoding import AxesOnTile, Encoding, LayerInterval, OperatorEncoding, StageEncoding, Strings, Tile
+from dovetail.layout.encoding.named import encode_strategy
+from dovetail.layout.encoding.wafer_grid import WaferGrid
 
 SEQ = 64
 WAFER = WaferGrid(4, 4)

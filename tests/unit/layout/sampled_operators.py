@@ -6,9 +6,10 @@ from bisect import bisect
 from itertools import accumulate
 from random import Random
 
-from dovetail.layout.encoding import Factor, MeshAxis, OperatorSpace, Strings, canonical_strings
+from dovetail.layout.encoding import Factor, MeshAxis, Strings
+from dovetail.layout.encoding.canonical import canonical_strings
 from dovetail.layout.encoding.factor import primes
-from dovetail.layout.encoding.operator_space import Label
+from dovetail.layout.encoding.operator_space import Label, OperatorSpace
 
 #: Tries of a random change before a fresh sample is taken instead.
 TRIES = 200

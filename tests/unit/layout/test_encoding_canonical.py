@@ -21,13 +21,11 @@ from dovetail.layout.encoding import (
     StateStore,
     Strings,
     Tile,
-    WaferGrid,
-    canonical_operator,
-    canonicalise,
-    validate_encoding,
 )
+from dovetail.layout.encoding.canonical import canonical_operator, canonicalise
 from dovetail.layout.encoding.factor import String, merged, places, split_at
-from dovetail.layout.encoding.wafer_grid import symmetries
+from dovetail.layout.encoding.validate import validate_encoding
+from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
 
 
 def part(string: String, die: int) -> dict[str, int]:

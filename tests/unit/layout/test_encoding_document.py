@@ -17,27 +17,15 @@ from sampled_operators import SampledOperatorSpace
 
 from dovetail.errors import InputError
 from dovetail.graph import Kind, ModelGraph, Run
-from dovetail.layout.encoding import (
-    RULES,
-    Activation,
-    ActivationOverride,
-    Encoding,
-    EncodingHeader,
-    Factor,
-    LayerInterval,
-    Strings,
-    WaferGrid,
-    canonical_as_placed,
-    canonicalise,
-    count_operator,
-    from_json,
-    read_encoding,
-    tile_axes,
-    to_json,
-    validate_encoding,
-)
+from dovetail.layout.encoding import Activation, ActivationOverride, Encoding, Factor, LayerInterval, Strings, tile_axes
+from dovetail.layout.encoding.canonical import canonical_as_placed, canonicalise
+from dovetail.layout.encoding.document import EncodingHeader, from_json, read_encoding, to_json
 from dovetail.layout.encoding.factor import MeshAxis, merged
+from dovetail.layout.encoding.operator_space import count_operator
+from dovetail.layout.encoding.rules import RULES
 from dovetail.layout.encoding.shards import AxesOnTile, decode, encode, streamed_axes
+from dovetail.layout.encoding.validate import validate_encoding
+from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.models import load, model_graph
 
 DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "encoding.md"

@@ -18,7 +18,8 @@ from dovetail.hardware import Cluster, DefectMap, Store
 from dovetail.launch.encoding.plan_encoding import encode_plan
 from dovetail.launch.encoding.read import EncodingReading
 from dovetail.launch.targets import EXPORTERS, read_launch
-from dovetail.layout.encoding import Activation, MeshAxis, StateStore, Strings, TileLayouts, from_json
+from dovetail.layout.encoding import Activation, MeshAxis, StateStore, Strings, TileLayouts
+from dovetail.layout.encoding.document import from_json
 from dovetail.layout.encoding.factor import places, split_at
 from dovetail.mapping.tiles.free_plan import FreeSearch
 from dovetail.models import Job, Model

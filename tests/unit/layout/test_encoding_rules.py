@@ -12,7 +12,6 @@ from placed_layers import llama
 from dovetail.graph import ModelGraph, Operand, Run
 from dovetail.layout import PARTIAL, CollectiveKind, Mesh, Strategy
 from dovetail.layout.encoding import (
-    RULES,
     Activation,
     ActivationOverride,
     AxesOnTile,
@@ -27,20 +26,16 @@ from dovetail.layout.encoding import (
     Strings,
     Tile,
     TileAxes,
-    Violation,
-    WaferGrid,
     WaferSchedule,
     encode,
-    encode_strategy,
-    operator_violations,
-    placed,
-    reshards,
-    stream_buffer_bytes,
-    streamed_operand,
     tile_axes,
-    validate_encoding,
 )
-from dovetail.layout.encoding.rules import divides
+from dovetail.layout.encoding.named import encode_strategy
+from dovetail.layout.encoding.reshard import placed, reshards
+from dovetail.layout.encoding.rules import RULES, Violation, divides, operator_violations
+from dovetail.layout.encoding.stream import stream_buffer_bytes, streamed_operand
+from dovetail.layout.encoding.validate import validate_encoding
+from dovetail.layout.encoding.wafer_grid import WaferGrid
 
 
 def broken(encoding: Encoding, wafer: WaferGrid = WAFER, **options: Any) -> tuple[Violation, ...]:

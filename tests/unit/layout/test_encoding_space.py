@@ -14,19 +14,11 @@ from encoded_jobs import block, operator
 from sampled_operators import SampledOperatorSpace
 
 from dovetail.graph import Exchange
-from dovetail.layout.encoding import (
-    REPLICATE,
-    Factor,
-    MeshAxis,
-    Strings,
-    canonical_strings,
-    count_operator,
-    dominated,
-    enumerate_operator,
-    operator_violations,
-)
+from dovetail.layout.encoding import REPLICATE, Factor, MeshAxis, Strings
+from dovetail.layout.encoding.canonical import canonical_strings
 from dovetail.layout.encoding.factor import places
-from dovetail.layout.encoding.rules import is_free
+from dovetail.layout.encoding.operator_space import count_operator, dominated, enumerate_operator
+from dovetail.layout.encoding.rules import is_free, operator_violations
 
 #: Batch and sequence so short that dims run out; 6 has two primes, so orders of unequal factors matter.
 SIZES = block().resolve(batch=2, seq=6)

@@ -21,11 +21,11 @@ from dovetail.layout.encoding import (
     Strings,
     as_strategy,
     decode,
-    encode_strategy,
-    operator_violations,
     stream_shards,
     tile_axes,
 )
+from dovetail.layout.encoding.named import encode_strategy
+from dovetail.layout.encoding.rules import operator_violations
 from dovetail.models import load, model_graph, names
 
 MESH = Mesh(data=("d",), tensor=("t",), context=("c",), expert=("d",), expert_tensor=("t",), zero=("d", "c"))

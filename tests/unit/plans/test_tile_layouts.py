@@ -10,7 +10,8 @@ import yaml
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
-from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode, encode_strategy
+from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode
+from dovetail.layout.encoding.named import encode_strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan

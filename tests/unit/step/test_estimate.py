@@ -163,10 +163,11 @@ def cpu_seconds(*command: str, bytecode: Path) -> float:
 
 #: What an estimate of a plan on a cluster does without.
 UNNEEDED = (
-    "numba", "llvmlite", "rich", "dovetail.accuracy", "dovetail.bounds",
-    "dovetail.cli.plan", "dovetail.cost.mesh", "dovetail.explanation", "dovetail.exploration", "dovetail.launch",
-    "dovetail.mapping", "dovetail.models.huggingface", "dovetail.partition", "dovetail.plans.space", "dovetail.report",
-    "dovetail.schedule", "dovetail.search", "dovetail.serve", "dovetail.simulation",
+    "numba", "llvmlite", "rich", "dovetail.accuracy", "dovetail.bounds", "dovetail.cli.plan", "dovetail.cost.mesh",
+    "dovetail.explanation", "dovetail.exploration", "dovetail.hardware.silicon.wafer_check",
+    "dovetail.hardware.wafer_file", "dovetail.launch", "dovetail.layout.encoding.document", "dovetail.mapping",
+    "dovetail.models.huggingface", "dovetail.partition", "dovetail.plans.space", "dovetail.report", "dovetail.schedule",
+    "dovetail.search", "dovetail.serve", "dovetail.simulation",
 )  # fmt: skip
 
 

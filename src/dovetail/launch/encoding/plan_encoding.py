@@ -25,12 +25,12 @@ from dovetail.layout.encoding import (
     TileAxes,
     TileLayouts,
     WaferSchedule,
-    canonical_as_placed,
     encode,
-    encode_strategy,
     tile_axes,
 )
+from dovetail.layout.encoding.canonical import canonical_as_placed
 from dovetail.layout.encoding.factor import merged
+from dovetail.layout.encoding.named import encode_strategy
 from dovetail.layout.encoding.shards import axis_name, streamed_axes
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan

@@ -9,7 +9,9 @@ from typing import Any
 from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.launch.launch_file import Reading
-from dovetail.layout.encoding import Encoding, canonical_as_placed, read_encoding
+from dovetail.layout.encoding import Encoding
+from dovetail.layout.encoding.canonical import canonical_as_placed
+from dovetail.layout.encoding.document import read_encoding
 from dovetail.plans.plan_file import Task, question_of, task_of
 
 #: Whose plans encodings are where a file does not say.

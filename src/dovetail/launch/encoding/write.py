@@ -10,27 +10,21 @@ from dovetail import hardware
 from dovetail.digests import digest
 from dovetail.errors import InputError
 from dovetail.graph import ModelGraph
-from dovetail.hardware.silicon import check
+from dovetail.hardware.silicon.wafer_check import check
 from dovetail.launch.encoding.plan_encoding import encode_plan
 from dovetail.launch.encoding.plan_fields import fields_ahead
 from dovetail.launch.encoding.read import EncodingReading
 from dovetail.launch.launch_file import Launch
-from dovetail.layout.encoding import (
-    RULES,
-    Encoding,
-    EncodingHeader,
-    Reshard,
-    StageEncoding,
-    WaferGrid,
-    canonicalise,
-    count_operator,
-    placed,
-    reshards,
-    to_json,
-    validate_encoding,
-)
+from dovetail.layout.encoding import Encoding, StageEncoding
+from dovetail.layout.encoding.canonical import canonicalise
+from dovetail.layout.encoding.document import EncodingHeader, to_json
 from dovetail.layout.encoding.factor import primes
+from dovetail.layout.encoding.operator_space import count_operator
+from dovetail.layout.encoding.reshard import Reshard, placed, reshards
+from dovetail.layout.encoding.rules import RULES
 from dovetail.layout.encoding.shards import stage_strings, stream_layout, tile_axes
+from dovetail.layout.encoding.validate import validate_encoding
+from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.plan_file import Task

@@ -80,9 +80,9 @@ class OperatorSpec(EncodingStringsSpec):
     input_gradient: EncodingStringsSpec | None = None
     weight_gradient: EncodingStringsSpec | None = None
     activation: Annotated[Activation, Field(strict=False)] = Activation.STASH
-    weights: HomeSpec = HomeSpec()
-    gradients: HomeSpec = HomeSpec()
-    optimizer: HomeSpec = HomeSpec()
+    weights: HomeSpec = HomeSpec.unchecked()
+    gradients: HomeSpec = HomeSpec.unchecked()
+    optimizer: HomeSpec = HomeSpec.unchecked()
 
 
 class TileSpec(Spec):
