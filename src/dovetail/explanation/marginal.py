@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
-from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node
+from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, memory_changes_seconds, with_a_node
 from dovetail.explanation.crossing import last_before
 from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.frozen import frozen
@@ -98,8 +98,7 @@ def _turned(around: Neighbourhood, knob: Knob, factor: float) -> tuple[RelatedSe
     answer = around.answer
     changed = knob.turned(answer.cluster, factor)
     limit = answer.limit_on(changed)
-    if knob.name == CAPACITY and answer.cluster.chip.hbm_bytes:
-        # seconds do not depend on it
+    if knob.name == CAPACITY and not memory_changes_seconds(answer.cluster):
         return around.searches, memory_limit(changed.chip, answer.framework, limit)
     return RelatedSearches(answer.job, changed, answer.framework, around.space), limit
 
