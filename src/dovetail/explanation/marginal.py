@@ -14,9 +14,8 @@ from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.plan import plan as search
 from dovetail.search.plan_rows import PlanRows, has_row
-from dovetail.search.related_searches import RelatedSearches
+from dovetail.search.related_searches import RelatedSearches, best_plan
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
@@ -106,14 +105,8 @@ def _turned(around: Neighbourhood, knob: Knob, factor: float) -> tuple[RelatedSe
 def _with_more_chips(around: Neighbourhood, larger: Cluster) -> Marginal:
     """Other degrees divide the new number of chips: all of them are free."""
     answer, best_s = around.answer, around.answer.step_time_s
-    other = search(
-        answer.job,
-        larger,
-        answer.framework,
-        space=answer.space,
-        time_limit_s=around.time_limit_s,
-        memory_limit_bytes=answer.limit_on(larger),
-    )
+    job, framework, limit = answer.job, answer.framework, answer.limit_on(larger)
+    other = best_plan(job, larger, framework, answer.space, around.time_limit_s, limit)
     found = other.evaluation
     return Marginal(
         what="nodes",
@@ -123,7 +116,7 @@ def _with_more_chips(around: Neighbourhood, larger: Cluster) -> Marginal:
         plan=None if found is None else found.plan,
         step_time_s=None if found is None else found.step_time_s,
         gain=None if found is None else best_s / found.step_time_s - 1,
-        proven=other.certificate.status != "feasible",
+        proven=other.proven,
     )
 
 

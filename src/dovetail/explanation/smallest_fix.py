@@ -9,8 +9,7 @@ from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.plan import plan as search
-from dovetail.search.related_searches import BestOfSpace, RelatedSearches
+from dovetail.search.related_searches import BestOfSpace, RelatedSearches, best_plan
 from dovetail.step.capacity import memory_limit
 
 #: The largest change that is tried, and how closely the least memory is told.
@@ -134,12 +133,5 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str
 
 def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> BestOfSpace:
     """The same question on another cluster."""
-    found = search(
-        answer.job,
-        cluster,
-        answer.framework,
-        space=answer.space,
-        time_limit_s=time_limit_s,
-        memory_limit_bytes=answer.limit_on(cluster),
-    )
-    return BestOfSpace(found.evaluation, found.certificate.status != "feasible")
+    job, framework, limit = answer.job, answer.framework, answer.limit_on(cluster)
+    return best_plan(job, cluster, framework, answer.space, time_limit_s, limit)

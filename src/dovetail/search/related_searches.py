@@ -15,7 +15,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.plan import Plan
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import degree_plans
 from dovetail.search.best_first import BestFirst
@@ -105,6 +105,20 @@ class RelatedSearches:
         assert evaluation.peak_bytes <= setting.capacity_bytes, "the tables say that it fits"
         assert abs(evaluation.step_time_s / best.seconds - 1) < TOLERANCE, "the tables and the model agree"
         return BestOfSpace(evaluation, proven)
+
+
+def best_plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    space: Space,
+    time_limit_s: float | None = None,
+    limit_bytes: float | None = None,
+) -> BestOfSpace:
+    """The best plan of another question, which takes less than `plan` since nobody asks what became of the others."""
+    check_job(job, framework)
+    whole = space.resolve(job, cluster, framework)
+    return RelatedSearches(job, cluster, framework, whole).best(whole, time_limit_s, limit_bytes)
 
 
 class NarrowSearch(BestFirst):
