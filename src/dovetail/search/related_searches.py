@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import Setting, recompute_policies
+from dovetail.step.plan_tables import Tables
 
 #: Plans that take as long as a known one are found again, whatever rounding does.
 KNOWN = 1 + 4 * TOLERANCE
@@ -66,6 +67,16 @@ class RelatedSearches:
             self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
         self._known: list[_KnownPlan] = []
         self._evaluations: dict[Plan, Evaluation] = {}
+
+    def on_each(self, clusters: Sequence[Cluster]) -> list[RelatedSearches]:
+        """The same on clusters that differ in their rates alone, with all that does not depend on these."""
+        searches = [OtherHardware(self._wide, cluster) for cluster in clusters]
+        for each in searches[:1]:
+            each.tables.join([other.tables for other in searches[1:]])
+        return [
+            RelatedSearches(self.job, cluster, self.framework, self._wide.space, search)
+            for cluster, search in zip(clusters, searches, strict=True)
+        ]
 
     def evaluated(self, plan: Plan) -> Evaluation:
         """What a plan takes."""
@@ -119,6 +130,18 @@ def best_plan(
     check_job(job, framework)
     whole = space.resolve(job, cluster, framework)
     return RelatedSearches(job, cluster, framework, whole).best(whole, time_limit_s, limit_bytes)
+
+
+class OtherHardware(BestFirst):
+    """A search that is not run: the tables of another one's plans on a cluster that differs in its rates alone."""
+
+    def __init__(self, like: BestFirst, cluster: Cluster) -> None:
+        self.__dict__.update(like.__dict__)
+        setting = Setting.of_space(like.setting.job, cluster, like.setting.framework, like.space)
+        tables = Tables(setting, like.degrees, like.tables.policies)
+        tables.partitions = like.tables.partitions
+        self.setting, self.tables = setting, tables
+        self._profiled = {}
 
 
 class NarrowSearch(BestFirst):
