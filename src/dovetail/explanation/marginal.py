@@ -98,7 +98,8 @@ def _turned(around: Neighbourhood, things: Sequence[tuple[Knob, float]]) -> list
     answer = around.answer
     clusters = [knob.turned(answer.cluster, factor) for knob, factor in things]
     stay = [knob.name == CAPACITY and not memory_changes_seconds(answer.cluster) for knob, _ in things]
-    others = iter(around.searches.on_each([each for each, stays in zip(clusters, stay, strict=True) if not stays]))
+    changed = [cluster for cluster, stays in zip(clusters, stay, strict=True) if not stays]
+    others = iter(around.searches.on_each(changed, around.space))
     turned: list[tuple[RelatedSearches, float | None]] = []
     for cluster, stays in zip(clusters, stay, strict=True):
         limit = answer.limit_on(cluster)

@@ -17,7 +17,7 @@ from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import degree_plans
+from dovetail.plans.stage_degrees import StageDegrees, degree_plans, stage_degrees
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import proof
 from dovetail.search.membership import missing
@@ -68,13 +68,14 @@ class RelatedSearches:
         self._known: list[_KnownPlan] = []
         self._evaluations: dict[Plan, Evaluation] = {}
 
-    def on_each(self, clusters: Sequence[Cluster]) -> list[RelatedSearches]:
-        """The same on clusters that differ in their rates alone, with all that does not depend on these."""
-        searches = [OtherHardware(self._wide, cluster) for cluster in clusters]
+    def on_each(self, clusters: Sequence[Cluster], space: Space) -> list[RelatedSearches]:
+        """Searches in a narrower space on clusters that differ in their rates alone, with all that these leave."""
+        degrees = stage_degrees(self.job, self.cluster, self.framework, space)
+        searches = [OtherHardware(self._wide, cluster, space, degrees) for cluster in clusters]
         for each in searches[:1]:
             each.tables.join([other.tables for other in searches[1:]])
         return [
-            RelatedSearches(self.job, cluster, self.framework, self._wide.space, search)
+            RelatedSearches(self.job, cluster, self.framework, space, search)
             for cluster, search in zip(clusters, searches, strict=True)
         ]
 
@@ -133,14 +134,14 @@ def best_plan(
 
 
 class OtherHardware(BestFirst):
-    """A search that is not run: the tables of another one's plans on a cluster that differs in its rates alone."""
+    """A search that is not run: tables for some of another one's plans on a cluster that differs in its rates alone."""
 
-    def __init__(self, like: BestFirst, cluster: Cluster) -> None:
+    def __init__(self, like: BestFirst, cluster: Cluster, space: Space, degrees: list[StageDegrees]) -> None:
         self.__dict__.update(like.__dict__)
-        setting = Setting.of_space(like.setting.job, cluster, like.setting.framework, like.space)
-        tables = Tables(setting, like.degrees, like.tables.policies)
-        tables.partitions = like.tables.partitions
-        self.setting, self.tables = setting, tables
+        self.setting = Setting.of_space(like.setting.job, cluster, like.setting.framework, space)
+        self.space, self.degrees = space, degrees
+        self.tables = Tables(self.setting, degrees, like.tables.policies)
+        self.tables.partitions = like.tables.partitions
         self._profiled = {}
 
 
