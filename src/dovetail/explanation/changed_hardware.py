@@ -41,6 +41,11 @@ def with_memory(cluster: Cluster, factor: float) -> Cluster:
     return _with_chip(cluster, replace(chip, core_sram_bytes=core, shared_sram_bytes=shared))
 
 
+def memory_changes_seconds(cluster: Cluster) -> bool:
+    """Whether seconds depend on how much memory there is: those of SRAM do, in which products are blocked."""
+    return not cluster.chip.hbm_bytes
+
+
 def _with_bandwidth(cluster: Cluster, factor: float) -> Cluster:
     chip = cluster.chip
     if chip.hbm_bytes_per_s:

@@ -32,8 +32,9 @@ from dovetail.step.layer_tables import Setting
 #: Plans whose pipelines are timed together, in the order of their lower bounds.
 TIMED = 16
 
-#: Rules that do not ask what is recomputed.
+#: Rules that do not ask what is recomputed, and those that do.
 _LEVELS: tuple[Level, ...] = ("degrees", "pipeline", "sharding")
+_LAST_LEVELS: tuple[Level, ...] = ("recompute", "plan")
 
 #: A change: its kind, and its values in a form that can be compared.
 Change = tuple[str, Hashable]
@@ -180,8 +181,12 @@ class _ChangedPlans:
         return best
 
     def _runs(self, row: int) -> bool:
+        plan, job, cluster, framework = self.plans[row], self.task.job, self.task.cluster, self.task.framework
+        # what most plans break is asked first: the rest takes longer
+        if any(broken(rules_of(framework), level, plan, job, framework) for level in _LAST_LEVELS):
+            return False
         try:
-            check_runs(self.plans[row], self.task.job, self.task.cluster, self.task.framework)
+            check_runs(plan, job, cluster, framework)
         except InputError:
             return False
         return True

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
-from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node
+from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, memory_changes_seconds, with_a_node
 from dovetail.explanation.crossing import last_before
 from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.plan import plan as search
 from dovetail.search.plan_rows import PlanRows, has_row
-from dovetail.search.related_searches import RelatedSearches
+from dovetail.search.related_searches import RelatedSearches, best_plan
 from dovetail.step.capacity import memory_limit
-from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluate import step_seconds
 from dovetail.step.layer_tables import Setting
 
 #: How much more there is of a thing whose value is asked for.
@@ -65,14 +64,15 @@ class StaysBest:
 def marginals(around: Neighbourhood) -> tuple[Marginal, ...]:
     """A tenth more of everything there is, and one more node with the same global batch."""
     answer = around.answer
-    values = [_marginal(around, knob) for knob in knobs(answer.cluster)]
+    every = knobs(answer.cluster)
+    searches = _turned(around, [(knob, MORE) for knob in every])
+    values = [_marginal(around, knob, *each) for knob, each in zip(every, searches, strict=True)]
     larger = with_a_node(answer.cluster)
     return tuple(values) if larger is None else (*values, _with_more_chips(around, larger))
 
 
-def _marginal(around: Neighbourhood, knob: Knob) -> Marginal:
+def _marginal(around: Neighbourhood, knob: Knob, searches: RelatedSearches, limit: float | None) -> Marginal:
     answer = around.answer
-    searches, limit = _turned(around, knob, MORE)
     searches.learn([answer.plan], limit)
     same_s = searches.evaluated(answer.plan).step_time_s
     found = searches.best(around.space, around.time_limit_s, limit)
@@ -93,28 +93,28 @@ def _marginal(around: Neighbourhood, knob: Knob) -> Marginal:
     )
 
 
-def _turned(around: Neighbourhood, knob: Knob, factor: float) -> tuple[RelatedSearches, float | None]:
-    """Searches with so many times as much of one thing, and the limit in bytes they are asked with."""
+def _turned(around: Neighbourhood, things: Sequence[tuple[Knob, float]]) -> list[tuple[RelatedSearches, float | None]]:
+    """Searches with so many times as much of each thing, and the limits in bytes they are asked with."""
     answer = around.answer
-    changed = knob.turned(answer.cluster, factor)
-    limit = answer.limit_on(changed)
-    if knob.name == CAPACITY and answer.cluster.chip.hbm_bytes:
-        # seconds do not depend on it
-        return around.searches, memory_limit(changed.chip, answer.framework, limit)
-    return RelatedSearches(answer.job, changed, answer.framework, around.space), limit
+    clusters = [knob.turned(answer.cluster, factor) for knob, factor in things]
+    stay = [knob.name == CAPACITY and not memory_changes_seconds(answer.cluster) for knob, _ in things]
+    changed = [cluster for cluster, stays in zip(clusters, stay, strict=True) if not stays]
+    others = iter(around.searches.on_each(changed, around.space))
+    turned: list[tuple[RelatedSearches, float | None]] = []
+    for cluster, stays in zip(clusters, stay, strict=True):
+        limit = answer.limit_on(cluster)
+        if stays:
+            turned.append((around.searches, memory_limit(cluster.chip, answer.framework, limit)))
+        else:
+            turned.append((next(others), limit))
+    return turned
 
 
 def _with_more_chips(around: Neighbourhood, larger: Cluster) -> Marginal:
     """Other degrees divide the new number of chips: all of them are free."""
     answer, best_s = around.answer, around.answer.step_time_s
-    other = search(
-        answer.job,
-        larger,
-        answer.framework,
-        space=answer.space,
-        time_limit_s=around.time_limit_s,
-        memory_limit_bytes=answer.limit_on(larger),
-    )
+    job, framework, limit = answer.job, answer.framework, answer.limit_on(larger)
+    other = best_plan(job, larger, framework, answer.space, around.time_limit_s, limit)
     found = other.evaluation
     return Marginal(
         what="nodes",
@@ -124,7 +124,7 @@ def _with_more_chips(around: Neighbourhood, larger: Cluster) -> Marginal:
         plan=None if found is None else found.plan,
         step_time_s=None if found is None else found.step_time_s,
         gain=None if found is None else best_s / found.step_time_s - 1,
-        proven=other.certificate.status != "feasible",
+        proven=other.proven,
     )
 
 
@@ -135,7 +135,7 @@ def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest
     """
     answer, best = around.answer, around.answer.plan
     capacity = next(knob for knob in knobs(answer.cluster) if knob.name == CAPACITY)
-    roomy, limit = _turned(around, capacity, MOST)
+    ((roomy, limit),) = _turned(around, [(capacity, MOST)])
     # what needs more memory than there is comes to be a rival with more memory alone
     larger = roomy.best(around.space, around.time_limit_s, limit).evaluation
     tried = [*rivals, *(() if larger is None else (larger.plan,))]
@@ -152,31 +152,43 @@ def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest
         if plan not in kept and each.step_time_s < answer.step_time_s * (1 - TOLERANCE)
     }
     ranges = [_memory_range(answer, peaks)]
+    now_s = {best: answer.step_time_s} | {plan: timed[plan].step_time_s for plan in fitting}
+    known = _at_ends(answer, list(now_s))
+    known |= {(knob.name, plan, 1.0): each for knob in knobs(answer.cluster) for plan, each in now_s.items()}
     for knob in knobs(answer.cluster):
         if knob.name != CAPACITY:
-            now_s = {best: answer.step_time_s} | {plan: timed[plan].step_time_s for plan in fitting}
-            seconds = _timed(answer, knob, now_s)
+            seconds = _timed(answer, knob, known)
             (low, low_rival), (high, high_rival) = (_reach(seconds, best, fitting, end) for end in (LOWEST, MOST))
             ranges.append(StaysBest(knob.name, low, high, low_rival, high_rival, low_unfit=False))
     return tuple(ranges)
 
 
-def _timed(answer: Answer, knob: Knob, now_s: Mapping[Plan, float]) -> Timed:
-    """Seconds of a plan with so many times as much of one thing, each computed once; at the ends all together."""
-    known = {(plan, 1.0): seconds for plan, seconds in now_s.items()}
-    together = [plan for plan in now_s if has_row(plan, answer.cluster)]
-    for end in (LOWEST, MOST) if together else ():
-        changed = knob.turned(answer.cluster, end)
-        setting = Setting.of(answer.job, changed, answer.framework, offload=answer.plan.offload)
-        seconds = PlanRows(together, setting).seconds(np.arange(len(together)))
-        known |= {(plan, end): each for plan, each in zip(together, seconds.tolist(), strict=True)}
+def _at_ends(answer: Answer, plans: Sequence[Plan]) -> dict[tuple[str, Plan, float], float]:
+    """Seconds of plans that have rows, with half and with double of each thing."""
+    together = [plan for plan in plans if has_row(plan, answer.cluster)]
+    ends = [(knob, end) for knob in knobs(answer.cluster) if knob.name != CAPACITY for end in (LOWEST, MOST)]
+    if not together:
+        return {}
+    settings = [
+        Setting.of(answer.job, knob.turned(answer.cluster, end), answer.framework, offload=answer.plan.offload)
+        for knob, end in ends
+    ]
+    known: dict[tuple[str, Plan, float], float] = {}
+    for (knob, end), rows in zip(ends, PlanRows.side_by_side(together, settings), strict=True):
+        seconds = rows.seconds(np.arange(len(together)))
+        known |= {(knob.name, plan, end): each for plan, each in zip(together, seconds.tolist(), strict=True)}
+    return known
+
+
+def _timed(answer: Answer, knob: Knob, known: dict[tuple[str, Plan, float], float]) -> Timed:
+    """Seconds of a plan with so many times as much of one thing, each computed once."""
 
     def timed(plan: Plan, factor: float) -> float:
-        if (plan, factor) not in known:
+        key = (knob.name, plan, factor)
+        if key not in known:
             changed = knob.turned(answer.cluster, factor)
-            evaluation = evaluate(plan, answer.job, changed, answer.framework, energy=False)
-            known[plan, factor] = evaluation.step_time_s
-        return known[plan, factor]
+            known[key] = step_seconds(plan, answer.job, changed, answer.framework)
+        return known[key]
 
     return timed
 

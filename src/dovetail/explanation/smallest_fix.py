@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dovetail.explanation.changed_hardware import with_chips, with_memory
+from collections.abc import Callable
+
+from dovetail.explanation.changed_hardware import memory_changes_seconds, with_chips, with_memory
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.plan import plan as search
+from dovetail.search.related_searches import BestOfSpace, RelatedSearches, best_plan
 from dovetail.step.capacity import memory_limit
 
 #: The largest change that is tried, and how closely the least memory is told.
@@ -66,43 +68,51 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | st
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        answered = _searched(answer, other, time_limit_s)
-        if answered.evaluation is not None:
-            return SmallestFix(CHIPS, chips, other.chips, answered.plan, answered.step_time_s, None, proven)
-        proven = proven and answered.certificate.status == "infeasible"
+        found = _searched(answer, other, time_limit_s)
+        fitting = found.evaluation
+        if fitting is not None:
+            return SmallestFix(CHIPS, chips, other.chips, fitting.plan, fitting.step_time_s, None, proven)
+        proven = proven and found.proven
     return None if proven else CHIPS
 
 
 def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
     """The least memory; the thing's name where it is not known whether any is enough, None where none is."""
-    capacity = answer.limit_bytes
-
-    def tried(factor: float) -> Answer:
-        return _searched(answer, with_memory(answer.cluster, factor), time_limit_s)
-
-    def needed(fitting: Answer) -> float:
-        return answer.memory_factor(fitting.best.peak_bytes)
-
+    capacity, tried = answer.limit_bytes, _with_memory(answer, time_limit_s)
     too_small, proven, fitting = 1.0, True, None
     while fitting is None and too_small < MOST:
-        other = tried(2 * too_small)
-        fitting = other if other.evaluation is not None else None
+        found = tried(2 * too_small)
+        fitting = found.evaluation
         if fitting is None:
-            too_small, proven = 2 * too_small, proven and other.certificate.status == "infeasible"
+            too_small, proven = 2 * too_small, proven and found.proven
     if fitting is None:
         return None if proven else MEMORY
-    while needed(fitting) > too_small * (1 + CLOSE):
+    while answer.memory_factor(fitting.peak_bytes) > too_small * (1 + CLOSE):
         # the fastest plan that fits tends to fill what there is: what it needs is no least, so halve from there
-        middle = (too_small * needed(fitting)) ** 0.5
-        other = tried(middle)
-        if other.evaluation is not None:
-            fitting = other
+        middle = (too_small * answer.memory_factor(fitting.peak_bytes)) ** 0.5
+        found = tried(middle)
+        if found.evaluation is not None:
+            fitting = found.evaluation
         else:
-            too_small, proven = middle, proven and other.certificate.status == "infeasible"
+            too_small, proven = middle, proven and found.proven
     small = with_memory(answer.cluster, too_small)
     too_little = memory_limit(small.chip, answer.framework, answer.limit_on(small)) if proven else None
-    after = fitting.best.peak_bytes
-    return SmallestFix(MEMORY, capacity, after, fitting.plan, fitting.step_time_s, too_little, proven)
+    return SmallestFix(MEMORY, capacity, fitting.peak_bytes, fitting.plan, fitting.step_time_s, too_little, proven)
+
+
+def _with_memory(answer: Answer, time_limit_s: float | None) -> Callable[[float], BestOfSpace]:
+    """The best plan on chips with so many times the memory: where seconds stay, with the tables of one search."""
+    job, cluster, framework = answer.job, answer.cluster, answer.framework
+    if memory_changes_seconds(cluster):
+        return lambda factor: _searched(answer, with_memory(cluster, factor), time_limit_s)
+    whole = answer.space.resolve(job, cluster, framework)
+    searches = RelatedSearches(job, cluster, framework, whole, answer.search)
+
+    def tried(factor: float) -> BestOfSpace:
+        larger = with_memory(cluster, factor)
+        return searches.best(whole, time_limit_s, memory_limit(larger.chip, framework, answer.limit_on(larger)))
+
+    return tried
 
 
 def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
@@ -112,21 +122,16 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str
         larger = with_chips(answer.cluster, chips * factor * 2)
         if larger is None:
             break
-        other = _searched(answer, larger, time_limit_s)
-        if other.evaluation is not None:
+        found = _searched(answer, larger, time_limit_s)
+        fitting = found.evaluation
+        if fitting is not None:
             too_little = float(chips * factor) if proven else None
-            return SmallestFix(CHIPS, chips, larger.chips, other.plan, other.step_time_s, too_little, proven)
-        factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
+            return SmallestFix(CHIPS, chips, larger.chips, fitting.plan, fitting.step_time_s, too_little, proven)
+        factor, proven = factor * 2, proven and found.proven
     return None if proven else CHIPS
 
 
-def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> Answer:
+def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> BestOfSpace:
     """The same question on another cluster."""
-    return search(
-        answer.job,
-        cluster,
-        answer.framework,
-        space=answer.space,
-        time_limit_s=time_limit_s,
-        memory_limit_bytes=answer.limit_on(cluster),
-    )
+    job, framework, limit = answer.job, answer.framework, answer.limit_on(cluster)
+    return best_plan(job, cluster, framework, answer.space, time_limit_s, limit)

@@ -11,7 +11,8 @@ from dovetail.errors import InputError
 from dovetail.explanation.changed_hardware import with_chips
 from dovetail.frozen import frozen
 from dovetail.search.answer import Answer
-from dovetail.search.plan import plan as search
+from dovetail.search.related_searches import best_plan
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.ties import TIE_MARGIN
 
 #: Batches this part away from the one asked for are close enough to suggest.
@@ -38,9 +39,9 @@ def suggestions(answer: Answer, time_limit_s: float | None = None) -> tuple[Sugg
     found: list[Suggestion] = []
     for field, value in (*_batches(answer), *_chips(answer)):
         other = _asked(answer, field, value, time_limit_s)
-        if other is None or other.evaluation is None:
+        if other is None:
             continue
-        gain = other.fastest.tokens_per_s_per_chip / answer.fastest.tokens_per_s_per_chip - 1
+        gain = other.tokens_per_s_per_chip / answer.fastest.tokens_per_s_per_chip - 1
         if gain > TIE_MARGIN:
             asked = answer.job.global_batch if field == "global_batch" else answer.cluster.chips
             found.append(Suggestion(field, asked, value, gain))
@@ -67,7 +68,7 @@ def _chips(answer: Answer) -> Iterator[tuple[Literal["chips"], int]]:
         yield "chips", below + node
 
 
-def _asked(answer: Answer, field: str, value: int, time_limit_s: float | None) -> Answer | None:
+def _asked(answer: Answer, field: str, value: int, time_limit_s: float | None) -> Evaluation | None:
     job, cluster = answer.job, answer.cluster
     try:
         if field == "global_batch":
@@ -77,13 +78,7 @@ def _asked(answer: Answer, field: str, value: int, time_limit_s: float | None) -
             if larger is None:
                 return None
             cluster = larger
-        return search(
-            job,
-            cluster,
-            answer.framework,
-            space=answer.space,
-            time_limit_s=time_limit_s,
-            memory_limit_bytes=answer.limit_on(cluster),
-        )
+        limit = answer.limit_on(cluster)
+        return best_plan(job, cluster, answer.framework, answer.space, time_limit_s, limit).evaluation
     except InputError:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Floats, Ints, distinct
 from dovetail.frozen import frozen
 from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds
 from dovetail.partition.partition_search import PartitionSearch, running_sums
@@ -122,8 +122,7 @@ class PlainPartitions(PartitionSearch):
         could = least_values(self._sums, self._in_flight, self._pipeline) < self.seconds
         self._backward = np.full(could.shape, np.inf)
         i, s, e = np.nonzero(could)
-        rows = np.column_stack([i, self._counts[e] - self._counts[s]])
-        _, kinds = np.unique(rows, axis=0, return_inverse=True)
+        _, kinds = distinct(i, *(self._counts[e] - self._counts[s]).T)
         order = np.argsort(kinds, kind="stable")
         #: content → the stages that have it
         self._alike: dict[Content, list[tuple[Ints, Ints, Ints]]] = {}

@@ -32,13 +32,11 @@ class PlanRows:
     Groups of the plans nest and degrees divide what they shard.
     """
 
-    def __init__(self, plans: Sequence[Plan], setting: Setting) -> None:
-        numbers: dict[Plan, int] = {}
-        of_stage = [numbers.setdefault(stage_plan(plan), len(numbers)) for plan in plans]
-        rule = setting.framework.tensor_rule
-        degrees = [StageDegrees(plan, arrange(plan, setting.graph, setting.cluster, rule)) for plan in numbers]
-        policies = list(dict.fromkeys((plan.recompute, plan.recompute_share) for plan in plans))
-        tables = Tables(setting, degrees, policies)
+    def __init__(self, plans: Sequence[Plan], setting: Setting, tables: Tables | None = None) -> None:
+        tables = tables or _tables(plans, setting)
+        numbers: dict[Plan, int] = {each.plan: number for number, each in enumerate(tables.degrees)}
+        of_stage = [numbers[stage_plan(plan)] for plan in plans]
+        policies = tables.policies
         inside = [_stages_inside(plan, setting.cluster) for plan in plans]
         self._batch = Batch(tables, _skeletons(plans, of_stage, inside))
         keys = [
@@ -57,6 +55,15 @@ class PlanRows:
         self.peak_bytes: Floats = self._evaluated.peak_bytes[self._place]
         self.least_s: Floats = self._evaluated.seconds[self._place]
 
+    @classmethod
+    def side_by_side(cls, plans: Sequence[Plan], settings: Sequence[Setting]) -> list[PlanRows]:
+        """The plans on each of several clusters that differ in their rates alone."""
+        first = _tables(plans, settings[0])
+        others = [Tables(setting, first.degrees, first.policies) for setting in settings[1:]]
+        first.join(others)
+        made = (first, *others)
+        return [cls(plans, setting, tables) for setting, tables in zip(settings, made, strict=True)]
+
     def seconds(self, which: Ints) -> Floats:
         """Exact seconds of a step of some plans."""
         evaluated, places = self._evaluated, self._place[which]
@@ -67,6 +74,13 @@ class PlanRows:
             pipelines = self._batch.pipeline_seconds(self._candidates, evaluated, rows)
             seconds[bounded] = pipelines + evaluated.rest_s[rows]
         return seconds
+
+
+def _tables(plans: Sequence[Plan], setting: Setting) -> Tables:
+    """Tables of all that the plans need."""
+    rule, distinct = setting.framework.tensor_rule, dict.fromkeys(stage_plan(plan) for plan in plans)
+    degrees = [StageDegrees(plan, arrange(plan, setting.graph, setting.cluster, rule)) for plan in distinct]
+    return Tables(setting, degrees, list(dict.fromkeys((plan.recompute, plan.recompute_share) for plan in plans)))
 
 
 def stage_plan(plan: Plan) -> Plan:

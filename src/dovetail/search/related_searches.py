@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,9 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.plan import Plan
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import degree_plans
+from dovetail.plans.stage_degrees import StageDegrees, degree_plans, stage_degrees
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import proof
 from dovetail.search.membership import missing
@@ -28,6 +28,7 @@ from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import Setting, recompute_policies
+from dovetail.step.plan_tables import Tables
 
 #: Plans that take as long as a known one are found again, whatever rounding does.
 KNOWN = 1 + 4 * TOLERANCE
@@ -67,6 +68,17 @@ class RelatedSearches:
         self._known: list[_KnownPlan] = []
         self._evaluations: dict[Plan, Evaluation] = {}
 
+    def on_each(self, clusters: Sequence[Cluster], space: Space) -> list[RelatedSearches]:
+        """Searches in a narrower space on clusters that differ in their rates alone, with all that these leave."""
+        degrees = stage_degrees(self.job, self.cluster, self.framework, space)
+        searches = [OtherHardware(self._wide, cluster, space, degrees) for cluster in clusters]
+        for each in searches[:1]:
+            each.tables.join([other.tables for other in searches[1:]])
+        return [
+            RelatedSearches(self.job, cluster, self.framework, space, search)
+            for cluster, search in zip(clusters, searches, strict=True)
+        ]
+
     def evaluated(self, plan: Plan) -> Evaluation:
         """What a plan takes."""
         if plan not in self._evaluations:
@@ -105,6 +117,32 @@ class RelatedSearches:
         assert evaluation.peak_bytes <= setting.capacity_bytes, "the tables say that it fits"
         assert abs(evaluation.step_time_s / best.seconds - 1) < TOLERANCE, "the tables and the model agree"
         return BestOfSpace(evaluation, proven)
+
+
+def best_plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    space: Space,
+    time_limit_s: float | None = None,
+    limit_bytes: float | None = None,
+) -> BestOfSpace:
+    """The best plan of another question, which takes less than `plan` since nobody asks what became of the others."""
+    check_job(job, framework)
+    whole = space.resolve(job, cluster, framework)
+    return RelatedSearches(job, cluster, framework, whole).best(whole, time_limit_s, limit_bytes)
+
+
+class OtherHardware(BestFirst):
+    """A search that is not run: tables for some of another one's plans on a cluster that differs in its rates alone."""
+
+    def __init__(self, like: BestFirst, cluster: Cluster, space: Space, degrees: list[StageDegrees]) -> None:
+        self.__dict__.update(like.__dict__)
+        self.setting = Setting.of_space(like.setting.job, cluster, like.setting.framework, space)
+        self.space, self.degrees = space, degrees
+        self.tables = Tables(self.setting, degrees, like.tables.policies)
+        self.tables.partitions = like.tables.partitions
+        self._profiled = {}
 
 
 class NarrowSearch(BestFirst):

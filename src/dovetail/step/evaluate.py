@@ -121,6 +121,13 @@ def evaluated_step(
     return EvaluatedStep(evaluation, step, facts)
 
 
+def step_seconds(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
+    """Seconds of a step, for whoever does not ask for bytes."""
+    facts, calibrated = plan_facts(plan, framework, job), calibration(cluster.chip, job.precision)
+    step = step_of(plan, job, cluster, facts, calibrated.efficiencies)
+    return sum(float(part) for part in step.breakdown.values())
+
+
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
     """Seconds that no simulated step of the plan falls below (L1⁻).
 

@@ -37,6 +37,7 @@ from dovetail.step.memory import class_kinds
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.policy_rows import PolicyRows
+from dovetail.step.side_by_side import layer_tables
 from dovetail.step.state_tables import StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
@@ -92,6 +93,8 @@ class Tables:
         self._policies_run = self._recompute_runs()
         #: which stage degrees there are plans of: all, but in tables that are narrowed
         self.kept = np.ones(len(degrees), np.bool_)
+        #: of the same plans on hardware with other rates, these among them, where layers are profiled together
+        self._together: Sequence[Tables] = ()
         self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
         self._tables: list[LayerTable] = []
         self._pool = LayerPool(len(setting.classes))
@@ -103,6 +106,15 @@ class Tables:
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
+
+    def join(self, others: Sequence[Tables]) -> None:
+        """Profiles layers together with tables of the same plans on hardware with other rates, if operators do not
+        share cores.
+        """
+        together = (self, *others)
+        if all(each.setting.chip.sharing == "none" for each in together):
+            for each in together:
+                each._together = together
 
     def narrowed(self, setting: Setting, kept: Bools, policies: Bools, poll: Callable[[], None]) -> Tables:
         """The same tables for plans of some stage degrees and policies, within other bytes of a chip.
@@ -124,19 +136,18 @@ class Tables:
         if (known := self._asymptotic.get(tuple(members))) is not None:
             return known
         self.poll()
-        setting = self.setting
-        if setting.chip.sharing == "scheduled":
-            # these are bounds: what no schedule beats does as well, and is found much faster
-            setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         rows, sizes = np.arange(len(members)), np.full(len(members), ASYMPTOTIC_SEQUENCES, np.int64)
         overlapping = self._experts_overlap[np.array(members, np.int64)]
-        table = LayerTable(setting, [self.degrees[i] for i in members], rows, sizes, overlapping, "seconds")
-        times = table.fastest()
-        backward_s = times.input_gradient_s + times.weight_gradient_s
-        untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-        per_sequence = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES
-        self._asymptotic[tuple(members)] = *per_sequence, untied
-        return *per_sequence, untied
+        together = self._together or (self,)
+        settings, degrees = [_bounding(each.setting) for each in together], [self.degrees[i] for i in members]
+        made = layer_tables(settings, degrees, rows, sizes, overlapping, "seconds")
+        for each, table in zip(together, made, strict=True):
+            times = table.fastest()
+            backward_s = times.input_gradient_s + times.weight_gradient_s
+            untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
+            per_sequence = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES
+            each._asymptotic[tuple(members)] = *per_sequence, untied
+        return self._asymptotic[tuple(members)]
 
     def expect(self, skeletons: PlanSkeletons) -> None:
         """Skeletons that may be asked for: one call that makes many profiles along the same axes takes least."""
@@ -161,14 +172,20 @@ class Tables:
             rows = np.array([where[index] for index, _, _ in members], np.int64)
             sizes = np.array([size for _, size, _ in members], np.int64)
             overlapping = np.array([overlaps for _, _, overlaps in members], np.bool_)
-            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes, overlapping)
-            for row, key in enumerate(members):
-                self._profile_rows[key] = len(self._place)
-                self._place.append((len(self._tables), row))
-            self._tables.append(table)
-            self._columns.append(self._profile_columns(table))
-            self._fastest.append(table.lower_bound())
+            together = self._together or (self,)
+            settings, degrees = [each.setting for each in together], [self.degrees[i] for i in used]
+            made = layer_tables(settings, degrees, rows, sizes, overlapping)
+            for each, table in zip(together, made, strict=True):
+                each._add(members, table)
         return np.array([self._profile_rows[key] for key in keys], np.int64)[kind]
+
+    def _add(self, members: Sequence[ProfileKey], table: LayerTable) -> None:
+        for row, key in enumerate(members):
+            self._profile_rows[key] = len(self._place)
+            self._place.append((len(self._tables), row))
+        self._tables.append(table)
+        self._columns.append(self._profile_columns(table))
+        self._fastest.append(table.lower_bound())
 
     def profile_keys(self, skeletons: PlanSkeletons) -> tuple[list[ProfileKey], Ints]:
         """What makes the profiles of skeletons, sorted, and where each of these has its own.
@@ -392,3 +409,10 @@ class Tables:
     def kinds(self) -> Ints:
         """What each class is: block, embedding or head."""
         return class_kinds(self.setting.classes)
+
+
+def _bounding(setting: Setting) -> Setting:
+    """The setting of tables that only bound: what no schedule of operators beats does, and is found much faster."""
+    if setting.chip.sharing != "scheduled":
+        return setting
+    return replace(setting, chip=replace(setting.chip, sharing="asymptotic"))

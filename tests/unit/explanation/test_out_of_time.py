@@ -10,12 +10,12 @@ import pytest
 from dovetail import hardware, models
 from dovetail.cli.pareto_front import _proof_text
 from dovetail.cli.plan_view import infeasible, print_answer
-from dovetail.explanation import smallest_fix
 from dovetail.explanation.explain import explain, shortfall
 from dovetail.explanation.smallest_fix import CHIPS, MEMORY, smallest_fixes
 from dovetail.models import Job
 from dovetail.report.answer_fields import answer_fields
 from dovetail.search import Space, pareto_front, plan
+from dovetail.search.related_searches import RelatedSearches
 
 MODEL = models.load("llama-3.1-8b")
 SPACE = Space(
@@ -76,13 +76,13 @@ def test_the_nearest_chips_that_were_not_found_in_time_may_do(limit):
 
 def test_a_fix_above_one_that_ran_out_of_time_is_not_called_the_least(unfit, monkeypatch):
     """The search with double the memory runs out of time, the others do not."""
-    asked = []
+    asked, best = [], RelatedSearches.best
 
-    def runs_out(*arguments, **options):
-        asked.append(arguments)
-        return plan(*arguments, **(options | {"time_limit_s": 0 if len(asked) == 1 else None}))
+    def runs_out(searches, space, _, limit_bytes):
+        asked.append(limit_bytes)
+        return best(searches, space, 0 if len(asked) == 1 else None, limit_bytes)
 
-    monkeypatch.setattr(smallest_fix, "search", runs_out)
+    monkeypatch.setattr(RelatedSearches, "best", runs_out)
     fixes = {fix.what: fix for fix in smallest_fixes(unfit).found}
     assert not fixes[MEMORY].proven
     assert fixes[MEMORY].too_little is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail import hardware, models
-from dovetail.explanation.changed_hardware import CAPACITY, knobs
+from dovetail.explanation.changed_hardware import CAPACITY, knobs, with_a_node
 from dovetail.explanation.explain import explain
 from dovetail.explanation.marginal import MORE
 from dovetail.explanation.neighbourhood import Neighbourhood
@@ -67,8 +67,10 @@ def test_all_of_an_explanation_is_as_by_separate_searches(answer):
     ]
     for other, (_, _, narrowed) in zip(found.neighbours, around.forced, strict=False):
         agree(other.step_time_s, other.proven, separately(answer, answer.cluster, narrowed))
-    for value, knob in zip(found.marginal, knobs(answer.cluster), strict=False):
+    *values, nodes = found.marginal
+    for value, knob in zip(values, knobs(answer.cluster), strict=True):
         agree(value.step_time_s, value.proven, separately(answer, knob.turned(answer.cluster, MORE), around.space))
+    agree(nodes.step_time_s, nodes.proven, separately(answer, with_a_node(answer.cluster), answer.space))
 
 
 @pytest.fixture(scope="module")
