@@ -38,6 +38,7 @@ from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.policy_rows import PolicyRows
 from dovetail.step.state_tables import StateTable
+from dovetail.step.structures import Structures
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
@@ -92,15 +93,17 @@ class Tables:
         self._policies_run = self._recompute_runs()
         #: which stage degrees there are plans of: all, but in tables that are narrowed
         self.kept = np.ones(len(degrees), np.bool_)
-        self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
+        self.structures = Structures(graph, (each.arranged for each in degrees))
+        #: of stage degrees, NaN where they are not made (`asymptotic`)
+        self._asymptotic = np.full((3, len(degrees), len(setting.classes)), np.nan)
         self._tables: list[LayerTable] = []
         self._pool = LayerPool(len(setting.classes))
         self._rows = PolicyRows(self._pool, policies)
         self._profile_rows: dict[ProfileKey, int] = {}
         #: profiles that may be asked for, by their axes
         self._expected: dict[Strategy, list[ProfileKey]] = {}
-        #: of every profile: its table, and its row there
-        self._place: list[tuple[int, int]] = []
+        #: by table, joined when they are asked for: of every profile its table and its row there, then its columns
+        self._place: list[Ints] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
@@ -115,28 +118,31 @@ class Tables:
         narrow._expected = {}
         return narrow
 
-    def asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+    def asymptotic(self, members: Sequence[int]) -> Floats:
         """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters.
 
         They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
-        if (known := self._asymptotic.get(tuple(members))) is not None:
-            return known
-        self.poll()
+        new = [number for number in members if np.isnan(self._asymptotic[:, number]).any()]
+        if new:
+            self.poll()
+            self._asymptotic[:, new] = self._made_asymptotic(new)
+        return self._asymptotic[:, members]
+
+    def _made_asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
         setting = self.setting
         if setting.chip.sharing == "scheduled":
             # these are bounds: what no schedule beats does as well, and is found much faster
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         rows, sizes = np.arange(len(members)), np.full(len(members), ASYMPTOTIC_SEQUENCES, np.int64)
-        overlapping = self._experts_overlap[np.array(members, np.int64)]
-        table = LayerTable(setting, [self.degrees[i] for i in members], rows, sizes, overlapping, "seconds")
+        overlapping, degrees = self._experts_overlap[np.array(members, np.int64)], [self.degrees[i] for i in members]
+        along = self.structures.along(degrees[0].arranged)
+        table = LayerTable(setting, degrees, rows, sizes, overlapping, "seconds", along)
         times = table.fastest()
         backward_s = times.input_gradient_s + times.weight_gradient_s
         untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-        per_sequence = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES
-        self._asymptotic[tuple(members)] = *per_sequence, untied
-        return *per_sequence, untied
+        return times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, untied
 
     def expect(self, skeletons: PlanSkeletons) -> None:
         """Skeletons that may be asked for: one call that makes many profiles along the same axes takes least."""
@@ -147,7 +153,7 @@ class Tables:
         groups: dict[Strategy, list[ProfileKey]] = {}
         for key in keys:
             if key not in self._profile_rows:
-                groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
+                groups.setdefault(self.structures.along(self.degrees[key[0]].arranged).strategy, []).append(key)
         return groups
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
@@ -161,10 +167,12 @@ class Tables:
             rows = np.array([where[index] for index, _, _ in members], np.int64)
             sizes = np.array([size for _, size, _ in members], np.int64)
             overlapping = np.array([overlaps for _, _, overlaps in members], np.bool_)
-            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes, overlapping)
-            for row, key in enumerate(members):
-                self._profile_rows[key] = len(self._place)
-                self._place.append((len(self._tables), row))
+            degrees = [self.degrees[i] for i in used]
+            along = self.structures.along(degrees[0].arranged)
+            table = LayerTable(self.setting, degrees, rows, sizes, overlapping, along=along)
+            first = len(self._profile_rows)
+            self._profile_rows |= {key: first + row for row, key in enumerate(members)}
+            self._place.append(np.stack([np.full(len(members), len(self._tables)), np.arange(len(members))], axis=1))
             self._tables.append(table)
             self._columns.append(self._profile_columns(table))
             self._fastest.append(table.lower_bound())
@@ -210,11 +218,15 @@ class Tables:
 
     def profile_arrays(self) -> ProfileColumns:
         """All profiles so far, for kernels."""
-        return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
+        if len(self._columns) > 1:
+            self._columns[:] = [ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))]
+        return self._columns[0]
 
     def fastest_rows(self) -> LayerColumns:
         """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
-        return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
+        if len(self._fastest) > 1:
+            self._fastest[:] = [LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))]
+        return self._fastest[0]
 
     @property
     def layers(self) -> LayerColumns:
@@ -231,7 +243,9 @@ class Tables:
 
     @property
     def _places(self) -> Ints:
-        return np.array(self._place, np.int64).reshape(-1, 2)
+        if len(self._place) > 1:
+            self._place[:] = [np.concatenate(self._place)]
+        return self._place[0]
 
     def rows_with_work(self, rows: Ints, profiles: Ints, policies: Ints, states: Ints) -> Ints:
         """What layer rows become with the collectives of states that have some in every micro-batch."""
