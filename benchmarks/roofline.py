@@ -32,6 +32,7 @@ from placement import transformer
 import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.bounds import design_bound
+from dovetail.bounds.partition_bound_kernels import BoundRows
 from dovetail.hardware.design import design_of
 from dovetail.mapping.elimination import cheapest
 from dovetail.mapping.layouts.layer_problem import layer_problem
@@ -104,11 +105,21 @@ def of_plans(name: str, module: str, function: str, arguments: tuple[Any, ...]) 
     starts = np.linspace(0, max(total - NEIGHBOURS, 0), RUNS).astype(np.int64)
     which = np.unique(np.minimum(starts[:, None] + np.arange(NEIGHBOURS), total - 1))
     chosen = type(plans)(*(column[which] for column in plans))
-    others = (
-        np.ascontiguousarray(each[which]) if isinstance(each, np.ndarray) and len(each) == total else each
-        for each in arguments[1:]
-    )
+
+    def taken(each: Any) -> Any:
+        if isinstance(each, BoundRows):
+            return BoundRows(np.arange(len(which)), each.seconds[which], each.memory[which])
+        return np.ascontiguousarray(each[which]) if isinstance(each, np.ndarray) and len(each) == total else each
+
+    others = map(taken, arguments[1:])
     return Call(f"{name}, {total:,} plans", module, function, arguments, None, (chosen, *others), total / len(which))
+
+
+def plan_by_plan(plans: Any, rows: Any, *others: Any) -> tuple[Any, ...]:
+    """The arguments of bounds with a plan for each of them; of plans in runs the numbers stay right."""
+    total = len(plans.layer)
+    of_plans = (each[rows.plan] if isinstance(each, np.ndarray) and len(each) == total else each for each in others)
+    return plans.take(rows.plan), rows._replace(plan=np.arange(len(rows.plan))), *of_plans
 
 
 def search_calls() -> Iterator[Call]:
@@ -123,7 +134,7 @@ def search_calls() -> Iterator[Call]:
         dt.plan(job, cluster)
     steps, bounds = "dovetail.step.plan_kernels", "dovetail.bounds.partition_bound_kernels"
     yield of_plans("plan evaluation", steps, "evaluate_plans", batches["evaluate_plans"])
-    yield of_plans("partition bound", bounds, "least_seconds", batches["least_seconds"])
+    yield of_plans("partition bound", bounds, "least_seconds", plan_by_plan(*batches["least_seconds"]))
     if "longest_path" in pipelines:
         stage, need, *_, duration, _ = walked = pipelines["longest_path"]
         n, second = duration.shape[1], int((need[:, 0] != need[:, 1]).sum())

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints, distinct
 from dovetail.bounds.hardware_bound import hardware_bound
-from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.bounds.partition_bound_kernels import BoundRows, least_seconds
 from dovetail.frozen import frozen
 from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B
 from dovetail.plans.plan_batch import PlanBatch
@@ -69,6 +69,11 @@ class Batch:
         added = tables.setting.alone.overheads
         self._between_s = between_seconds(float(added.microbatch_s), float(added.step_s), skeletons.microbatches)
 
+    @property
+    def fixed_s(self) -> Floats:
+        """Seconds that a step of each skeleton has beside its pipeline, under any state."""
+        return self._tied_s.min(axis=1) + self._between_s
+
     @cached_property
     def offered(self) -> Bools:
         """Which policies the skeletons may have (`Tables.offered`)."""
@@ -81,11 +86,11 @@ class Batch:
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
         """A lower bound for each skeleton under any policy, found without looking at single policies."""
-        n = len(self.skeletons)
-        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.profile)
-        fixed = self._tied_s.min(axis=1) + self._between_s
-        rows = self.tables.fastest_rows()
-        return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
+        every = np.arange(len(self.skeletons))
+        plans = self._plans(Candidates(every, np.zeros_like(every), np.zeros_like(every)), self.profile)
+        fixed, rows = self.fixed_s, BoundRows(every, self.profile, self.profile)
+        layers = self.tables.fastest_rows()
+        return self._lower_bound(plans, rows, state_bytes, layers, limit_s - fixed, listed=False) + fixed
 
     def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """A lower bound for each skeleton and policy over all partitions; infinite where none fits.
@@ -95,21 +100,20 @@ class Batch:
         """
         offered = self.offered
         skeleton, policy = np.nonzero(offered)
-        plans, memory, fixed = self.open_plans(skeleton, policy, policy if leanest is None else leanest)
-        state = state_bytes[skeleton]
+        first = self._first_row[skeleton]
+        rows = BoundRows(skeleton, first + policy, first + (policy if leanest is None else leanest))
+        fixed = self.fixed_s
         bounds = self._lower_bound(
-            plans, memory, state, self.tables.layers, limit_s - fixed, listed=listed and leanest is None
+            self.open_plans(), rows, state_bytes, self.tables.layers, limit_s - fixed, listed=listed and leanest is None
         )
         screened = np.full(offered.shape, np.inf)
-        screened[offered] = bounds + fixed
+        screened[offered] = bounds + fixed[skeleton]
         return screened
 
-    def open_plans(self, skeleton: Ints, policy: Ints, leanest: Ints | int) -> tuple[PlanColumns, Ints, Floats]:
-        """Skeletons under policies, partition and state open; layer rows of the leanest's bytes, and fixed seconds."""
-        candidates = Candidates(skeleton, policy, np.zeros(len(skeleton), np.int64))
-        row = self._first_row[skeleton]
-        fixed = self._tied_s[skeleton].min(axis=1) + self._between_s[skeleton]
-        return self._plans(candidates, row + policy), row + leanest, fixed
+    def open_plans(self) -> PlanColumns:
+        """Skeletons as plans, with the first policy, and partition and state open."""
+        every = np.arange(len(self.skeletons))
+        return self._plans(Candidates(every, np.zeros_like(every), np.zeros_like(every)), self._first_row)
 
     def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
@@ -133,8 +137,8 @@ class Batch:
                 # hidden by its own work, which is in the rows of the second pass where its state adds some
                 known = sharded | ~with_work[below]
                 fixed[known] = self._seen_end_s(taken.take(known), plans.layer[known])
-            layers = self.tables.layers
-            found = self._lower_bound(plans, memory, state_bytes[of], layers, limit_s - fixed, listed=listed)
+            rows, layers = BoundRows(np.arange(len(below)), plans.layer, memory), self.tables.layers
+            found = self._lower_bound(plans, rows, state_bytes[of], layers, limit_s - fixed, listed=listed)
             bounds[below] = np.maximum(bounds[below], found + fixed)
         return bounds
 
@@ -205,16 +209,16 @@ class Batch:
     def _lower_bound(
         self,
         plans: PlanColumns,
-        memory: Ints,
+        rows: BoundRows,
         state_bytes: Floats,
         layers: LayerColumns,
-        limits_s: Floats | float,
+        limits_s: Floats,
         *,
         listed: bool,
     ) -> Floats:
         bounds = least_seconds(
             plans,
-            memory,
+            rows,
             layers,
             self._profiles,
             np.ascontiguousarray(state_bytes),
@@ -222,7 +226,7 @@ class Batch:
             self.tables.facts,
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is checked closely
-            np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
+            limits_s * (1 + 2 * TOLERANCE),
             self.tables.setting.closer_bounds,
         )
         return bounds * (1 - TOLERANCE)

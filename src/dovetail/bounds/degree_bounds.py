@@ -8,7 +8,8 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.hardware_bound import hardware_bound
-from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.bounds.partition_bound_kernels import BoundRows, least_seconds
+from dovetail.layout.strategy import Strategy
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons, skeleton_choices
 from dovetail.plans.space import Space
@@ -67,8 +68,12 @@ class DegreeBounds:
         Stage degrees along the same axes are profiled together, and none twice.
         """
         refined = [members for members in self._unrefined if np.any(self.seconds[members] < limit_s)]
+        together: dict[Strategy, list[int]] = {}
         for members in refined:
             self._unrefined.remove(members)
+            along = self.tables.structures.along(self.degrees[members[0]].arranged)
+            together.setdefault(along.strategy, []).extend(members)
+        for members in together.values():
             *layers, self.parameters[members] = self.tables.asymptotic(members)
             self._layers[:, members] = layers
             self._raise(members)
@@ -177,7 +182,7 @@ class DegreeBounds:
         )
         bounds = least_seconds(
             plans,
-            rows,
+            BoundRows(rows, rows, rows),
             LayerColumns(forward, backward, none, none, none, none),
             profiles,
             self.state_bytes(skeletons),

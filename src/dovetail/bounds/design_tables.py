@@ -17,7 +17,7 @@ from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch
 from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.bounds.end_of_step_bounds import EndOfStepBounds
-from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.bounds.partition_bound_kernels import BoundRows, least_seconds
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
@@ -75,9 +75,7 @@ class DesignTables:
         self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
-        self._plans, _, self._fixed = batch.open_plans(
-            rows, np.tile(fastest, len(skeletons)), np.tile(leanest, len(skeletons))
-        )
+        self._plans, self._fixed = batch.open_plans().take(rows), batch.fixed_s[rows]
         self._rows = len(fastest)
         pairs = DegreeBounds(self._setting, whole, self._degrees, self._tables)
         pairs.refine()
@@ -164,8 +162,8 @@ class DesignTables:
         """Plans whose layers are rows from `first` on, over all partitions."""
         plans = self._plans.take(rows)
         seconds = least_seconds(
-            plans._replace(layer=plans.layer + first),
-            self._memory[rows],
+            plans,
+            BoundRows(np.arange(len(rows)), plans.layer + first, self._memory[rows]),
             layers,
             self._arrays,
             np.ascontiguousarray(self._state[rows]),
@@ -198,8 +196,8 @@ class DesignTables:
             degrees = [self._degrees[index] for index in row_of]
             rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
             table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
-            times = LayerColumns(*(np.empty((table.num_profiles, *shape[2:])) for _ in LayerColumns._fields))
-            table.choice_times(self._policies, np.ones(len(self._policies), np.bool_), times)
+            every = np.ones(len(self._policies), np.bool_)
+            times = table.choice_times(self._policies, every, np.arange(table.num_profiles))
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
@@ -15,10 +17,18 @@ from dovetail.step.partition_table import LayerRuns
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
 
 
+class BoundRows(NamedTuple):
+    """Of each bound: the plan it is of, and the layer rows that have its seconds and its bytes."""
+
+    plan: Ints
+    seconds: Ints
+    memory: Ints
+
+
 @compiled
 def least_seconds(
     plans: PlanColumns,
-    memory: Ints,
+    rows: BoundRows,
     layers: LayerColumns,
     profiles: ProfileColumns,
     state_bytes: Floats,
@@ -30,19 +40,20 @@ def least_seconds(
 ) -> Floats:
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
-    Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
-    `limit_s` (by plan) is possible, the bound stops there, and whether anything fits may stay open.
+    Beside the bytes of layer rows every layer has its `state_bytes` (plans × classes). Where nothing below `limit_s`
+    (by plan) is possible, the bound stops there, and whether anything fits may stay open.
     """
-    n, classes = len(plans.layer), len(chain.blocks)
+    n, classes = len(rows.plan), len(chain.blocks)
     bounds, most = np.empty(n), 1
-    for i in range(n):
-        most = max(most, plans.stages[i])
+    for stages in plans.stages:
+        most = max(most, stages)
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
     # of the pipeline of the row `counted`: many rows in a row have the same
     flights, free, counted = np.empty((3, most), np.int64), np.empty((2, most)), -1
     bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
-    for i in range(n):
-        row, p = plans.layer[i], plans.stages[i]
+    for j in range(n):
+        i, row, memory = int(rows.plan[j]), int(rows.seconds[j]), int(rows.memory[j])
+        p = plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
         total, share = p * sending, 0.0
         # the first micro-batch waits for every transfer on its way there and back
@@ -57,24 +68,24 @@ def least_seconds(
         if plans.schedule[i] == INTERLEAVED and plans.group[i] <= p and least < limit_s[i]:
             least = with_bubble(total, least, p, plans.microbatches[i], plans.chunks[i])
         if least >= limit_s[i]:
-            bounds[i] = least
+            bounds[j] = least
             continue
         for c in range(classes):
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
-            transients[c] = _transient_of(c, layers, memory[i], profiles, plans.profile[i], chain, facts.alone)
-        saved, state = layers.saved[memory[i]], state_bytes[i]
+            transients[c] = _transient_of(c, layers, memory, profiles, plans.profile[i], chain, facts.alone)
+        saved, state = layers.saved[memory], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
             if counted < 0 or not _same_pipeline(plans, counted, i):
                 _count_flights(plans, i, flights)
                 counted = i
             _count_free(plans, i, saved, transients, state, chain, bytes_left, flights, free)
-            bounds[i] = _by_class(
+            bounds[j] = _by_class(
                 plans, i, saved, transients, state, seconds, (total, sending), chain, flights, free, block_capacity
             )
         else:
             pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0, closer)
-            bounds[i] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
+            bounds[j] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return bounds
 
 

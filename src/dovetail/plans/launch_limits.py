@@ -106,11 +106,11 @@ def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]
             f"is {plan.zero_stage} with {job.optimizer}",
             f"it should be {' or '.join(map(str, stages))}",
         )
-    if not _mixtures(job) or not plan.zero_stage:
+    if not plan.zero_stage:
         return
     experts = plan.expert_tensor_parallel * plan.expert_parallel
     replicas = plan.tensor_parallel * plan.context_parallel * plan.data_parallel // experts
-    if replicas % state_replicas(plan):
+    if replicas % state_replicas(plan) and _mixtures(job):
         fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {replicas} replicas of each expert"
         yield "zero_group", f"is {plan.zero_group}", fix
 

@@ -165,7 +165,9 @@ def shardings(
     groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0 and g > 1]
     groups = [g for g in groups if nests(plan, replicas, g) and stays_on_tiers(plan, g, tiers)]
     offered: list[tuple[int, int]] = []
-    for stage in sorted(set(space.zero_stage)):
+    # the first rule, asked once for all groups
+    known = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline
+    for stage in sorted(set(space.zero_stage).intersection(known)):
         for group in (ranks,) if stage == 0 else groups:
             # nobody else has this plan: to make one for every question takes longer than all answers
             object.__setattr__(plan, "zero_stage", stage)

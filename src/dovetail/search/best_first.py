@@ -22,7 +22,9 @@ from dovetail.step.layer_tables import Setting
 from dovetail.step.plan_tables import numbers
 
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
-OPENED, BATCH, TIMED = 512, 64, 256
+OPENED, BATCH, TIMED = 4096, 64, 256
+#: Profiles are made together up to so many times the limit.
+EXPECTED = 1.03
 #: A plan to beat is looked for among pairs with bounds up to so many times the lowest one, then so many times that.
 FIRST_REACH = 2.0
 #: Pairs that are looked at ahead of all others until a plan fits, and how often at most.
@@ -104,7 +106,9 @@ class BestFirst(Enumeration):
             self._check_time()
             if unopened.many and self._skeletons is None:
                 self._skeletons = BoundedSkeletons(unopened.selected, *self._bounded_skeletons(unopened.selected))
-                self.tables.expect(self._skeletons.below(self.progress.limit_s))
+            if self._skeletons is not None:
+                # plans within the tie margin of the best are looked at next
+                self.tables.expect(self._skeletons.below(self.progress.limit_s * EXPECTED))
             selected = unopened.take(self.progress.best and self.progress.best.plan)
             self._round(selected, unopened.left)
             unopened.prune(self.progress.limit_s)
@@ -206,7 +210,6 @@ class BestFirst(Enumeration):
         order = order[np.isfinite(bounds[order])]
         below = order[bounds[order] < self.progress.limit_s]
         # together rows take less than batch by batch
-        self._state_rows(skeletons.take(below))
         self.tables.expect_rows(profiles[below])
         left.pairs, left.skeletons = rest, OpenPlans(bounds[order], plans[order])
         for start in range(0, len(order), OPENED):
@@ -227,6 +230,8 @@ class BestFirst(Enumeration):
         none_fits = ~np.isfinite(bounds) & self._counted_choices(skeletons)
         self.progress.counts.infeasible += int((states[:, None] * none_fits).sum())
         lowest = bounds.min(axis=1)
+        # together rows take less than batch by batch
+        self._state_rows(skeletons.take(lowest < self.progress.limit_s))
         order = np.argsort(lowest, kind="stable")
         by_policy = lowest[:, None] if self.by_block else bounds
         start, size, left.skeletons = 0, BATCH, rest

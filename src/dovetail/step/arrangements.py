@@ -28,18 +28,22 @@ class Arrangements:
     batch: Size
 
     @staticmethod
-    def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
-        """Arrangements of plans and the sequences of their micro-batches."""
-        axes, strategy = arranged[0].axes, arranged[0].strategy
-        assert all(each.strategy == strategy for each in arranged), "plans along the same axes"
+    def of(arranged: Sequence[Arrangement], batches: Sequence[int], along: Arrangement | None = None) -> Arrangements:
+        """Arrangements of plans and the sequences of their micro-batches.
+
+        They are `along` the axes of another one, of which some may have one chip; else all along the same.
+        """
+        axes, strategy = (along or arranged[0]).axes, (along or arranged[0]).strategy
+        assert along or all(each.strategy == strategy for each in arranged), "plans along the same axes"
+        ways = {axis: (1,) * len(n) for axis, n in (along or arranged[0]).joins.items()}
         joins, strides = (
-            {a: np.array([getattr(each, field)[a] for each in arranged], np.float64).T for a in axes.sizes}
+            {a: np.array([getattr(each, field).get(a, ways[a]) for each in arranged], np.float64).T for a in axes.sizes}
             for field in ("joins", "strides")
         )
         return Arrangements(
             axes,
             strategy,
-            SettledSizes({axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes}),
+            SettledSizes({a: _together([each.axes.sizes.get(a, 1) for each in arranged]) for a in axes.sizes}),
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
             _together(batches),

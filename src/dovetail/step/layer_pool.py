@@ -34,10 +34,10 @@ class LayerPool:
             self._columns = wider
         return first
 
-    def block(self, first: int, shape: tuple[int, int]) -> LayerColumns:
-        """So many groups of so many rows each, from a row on: groups × rows × classes."""
-        end = first + shape[0] * shape[1]
-        return LayerColumns(*(column[first:end].reshape(*shape, -1) for column in self._columns))
+    def set(self, rows: Ints, columns: LayerColumns) -> None:
+        """Writes rows, which are arrays of any shape with their classes along a last axis."""
+        for column, values in zip(self._columns, columns, strict=True):
+            column[rows] = values
 
     def unknown(self, codes: Ints) -> Bools:
         """Which of some codes have no row yet."""
@@ -46,8 +46,7 @@ class LayerPool:
     def code(self, codes: Ints, columns: LayerColumns) -> None:
         """Adds a row for each of some codes, which are new."""
         first = self.add(len(codes))
-        for column, values in zip(self.block(first, (len(codes), 1)), columns, strict=True):
-            column[:, 0] = values
+        self.set(first + np.arange(len(codes)), columns)
         joined = np.concatenate([self._codes, codes])
         order = np.argsort(joined)
         rows = np.concatenate([self._coded_rows, first + np.arange(len(codes))])

@@ -17,6 +17,7 @@ from dovetail.graph import ModelGraph
 from dovetail.hardware import Chip, Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
+from dovetail.plans.arrange import Arrangement
 from dovetail.plans.overlaps import OverlapSwitches, Switch, overlaps_of, recompute_allows
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Choice, Space
@@ -165,7 +166,7 @@ def _facts(
 
 
 class LayerTable:
-    """Profiles of stage degrees along the same axes with their micro-batches, made together.
+    """Profiles of stage degrees along the same axes (`Arrangements.of`) with their micro-batches, made together.
 
     `experts_overlap` says of which profiles tokens to experts overlap, where what is recomputed lets them. A table of
     `seconds` alone knows no bytes.
@@ -179,6 +180,7 @@ class LayerTable:
         micro_batches: Ints,
         experts_overlap: Bools,
         extent: Extent = "micro-batch",
+        along: Arrangement | None = None,
     ) -> None:
         self.setting = setting
         #: of one stage and of several; tensor and expert parallelism differ between profiles
@@ -189,7 +191,7 @@ class LayerTable:
         self._experts_overlap = experts_overlap
         self._hidden: dict[tuple[int, bool], Overlaps] = {}
         replicas = [each.min_replicas for each in degrees]
-        arranged = Arrangements.of([each.arranged for each in degrees], replicas).taken(rows, micro_batches)
+        arranged = Arrangements.of([each.arranged for each in degrees], replicas, along).taken(rows, micro_batches)
         self.profiles = profile_job(
             arranged,
             setting.job,
@@ -258,23 +260,24 @@ class LayerTable:
         none, full = self.fastest(), recomputed(self.recompute("full"))
         return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))
 
-    def choice_times(
-        self, policies: Sequence[RecomputePolicy], wanted: Bools, columns: LayerColumns, some: Ints | None = None
-    ) -> None:
-        """Writes seconds and bytes of some profiles, or all, under the policies that are wanted to columns.
+    def choice_times(self, policies: Sequence[RecomputePolicy], wanted: Bools, rows: Ints) -> LayerColumns:
+        """Seconds and bytes of some profiles under the policies that are wanted: profiles × these × classes.
 
-        These are of profiles × policies × classes. A class is timed once for all policies that are the same to it.
+        A class is timed once for all policies that are the same to it.
         """
-        rows = np.arange(self.num_profiles) if some is None else some
-        allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
+        numbers: list[int] = np.nonzero(wanted)[0].tolist()
+        allowed = np.array([recompute_allows(self.setting.framework, policies[i][0]) for i in numbers], np.bool_)
+        shape = len(rows), len(numbers), len(self.setting.classes)
+        columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
         for permitted in (False, True):
-            numbers = np.nonzero(wanted & (allowed == permitted))[0].tolist()
-            for position, name in enumerate(self.setting.classes if numbers else ()):
+            places: list[int] = np.nonzero(allowed == permitted)[0].tolist()
+            for position, name in enumerate(self.setting.classes if places else ()):
                 effects: dict[RecomputePolicy, int] = {}
-                of = [effects.setdefault(self._effect(name, policies[i]), len(effects)) for i in numbers]
+                of = [effects.setdefault(self._effect(name, policies[numbers[i]]), len(effects)) for i in places]
                 times = self._effect_times(position, rows, list(effects), allowed=permitted)
                 for column, values in zip(columns, times, strict=True):
-                    column[rows[:, None], numbers, position] = values[:, of]
+                    column[:, places, position] = values[:, of]
+        return columns
 
     def _effect(self, name: str, policy: RecomputePolicy) -> RecomputePolicy:
         """A policy as one class sees it: what is no block recomputes nothing, and modules it has not do nothing."""

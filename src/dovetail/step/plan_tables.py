@@ -39,6 +39,7 @@ from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumn
 from dovetail.step.policy_rows import PolicyRows
 from dovetail.step.side_by_side import layer_tables
 from dovetail.step.state_tables import StateTable
+from dovetail.step.structures import Structures
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
@@ -95,15 +96,17 @@ class Tables:
         self.kept = np.ones(len(degrees), np.bool_)
         #: of the same plans on hardware with other rates, these among them, where layers are profiled together
         self._together: Sequence[Tables] = ()
-        self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
+        self.structures = Structures(graph, (each.arranged for each in degrees))
+        #: of stage degrees, NaN where they are not made (`asymptotic`)
+        self._asymptotic = np.full((3, len(degrees), len(setting.classes)), np.nan)
         self._tables: list[LayerTable] = []
         self._pool = LayerPool(len(setting.classes))
         self._rows = PolicyRows(self._pool, policies)
         self._profile_rows: dict[ProfileKey, int] = {}
         #: profiles that may be asked for, by their axes
         self._expected: dict[Strategy, list[ProfileKey]] = {}
-        #: of every profile: its table, and its row there
-        self._place: list[tuple[int, int]] = []
+        #: by table, joined when they are asked for: of every profile its table and its row there, then its columns
+        self._place: list[Ints] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
@@ -127,27 +130,30 @@ class Tables:
         narrow._expected = {}
         return narrow
 
-    def asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+    def asymptotic(self, members: Sequence[int]) -> Floats:
         """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters.
 
         They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
-        if (known := self._asymptotic.get(tuple(members))) is not None:
-            return known
-        self.poll()
+        new = [number for number in members if np.isnan(self._asymptotic[:, number]).any()]
+        if new:
+            self.poll()
+            self._make_asymptotic(new)
+        return self._asymptotic[:, members]
+
+    def _make_asymptotic(self, members: Sequence[int]) -> None:
         rows, sizes = np.arange(len(members)), np.full(len(members), ASYMPTOTIC_SEQUENCES, np.int64)
-        overlapping = self._experts_overlap[np.array(members, np.int64)]
-        together = self._together or (self,)
-        settings, degrees = [_bounding(each.setting) for each in together], [self.degrees[i] for i in members]
-        made = layer_tables(settings, degrees, rows, sizes, overlapping, "seconds")
+        overlapping, degrees = self._experts_overlap[np.array(members, np.int64)], [self.degrees[i] for i in members]
+        together, along = self._together or (self,), self.structures.along(degrees[0].arranged)
+        settings = [_bounding(each.setting) for each in together]
+        made = layer_tables(settings, degrees, rows, sizes, overlapping, "seconds", along)
         for each, table in zip(together, made, strict=True):
             times = table.fastest()
             backward_s = times.input_gradient_s + times.weight_gradient_s
             untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-            per_sequence = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES
-            each._asymptotic[tuple(members)] = *per_sequence, untied
-        return self._asymptotic[tuple(members)]
+            found = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, untied
+            each._asymptotic[:, members] = found
 
     def expect(self, skeletons: PlanSkeletons) -> None:
         """Skeletons that may be asked for: one call that makes many profiles along the same axes takes least."""
@@ -158,7 +164,7 @@ class Tables:
         groups: dict[Strategy, list[ProfileKey]] = {}
         for key in keys:
             if key not in self._profile_rows:
-                groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
+                groups.setdefault(self.structures.along(self.degrees[key[0]].arranged).strategy, []).append(key)
         return groups
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
@@ -172,17 +178,17 @@ class Tables:
             rows = np.array([where[index] for index, _, _ in members], np.int64)
             sizes = np.array([size for _, size, _ in members], np.int64)
             overlapping = np.array([overlaps for _, _, overlaps in members], np.bool_)
-            together = self._together or (self,)
-            settings, degrees = [each.setting for each in together], [self.degrees[i] for i in used]
-            made = layer_tables(settings, degrees, rows, sizes, overlapping)
+            together, degrees = self._together or (self,), [self.degrees[i] for i in used]
+            along, settings = self.structures.along(degrees[0].arranged), [each.setting for each in together]
+            made = layer_tables(settings, degrees, rows, sizes, overlapping, along=along)
             for each, table in zip(together, made, strict=True):
                 each._add(members, table)
         return np.array([self._profile_rows[key] for key in keys], np.int64)[kind]
 
     def _add(self, members: Sequence[ProfileKey], table: LayerTable) -> None:
-        for row, key in enumerate(members):
-            self._profile_rows[key] = len(self._place)
-            self._place.append((len(self._tables), row))
+        first = sum(map(len, self._place))
+        self._profile_rows |= {key: first + row for row, key in enumerate(members)}
+        self._place.append(np.stack([np.full(len(members), len(self._tables)), np.arange(len(members))], axis=1))
         self._tables.append(table)
         self._columns.append(self._profile_columns(table))
         self._fastest.append(table.lower_bound())
@@ -227,11 +233,15 @@ class Tables:
 
     def profile_arrays(self) -> ProfileColumns:
         """All profiles so far, for kernels."""
-        return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
+        if len(self._columns) > 1:
+            self._columns[:] = [ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))]
+        return self._columns[0]
 
     def fastest_rows(self) -> LayerColumns:
         """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
-        return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
+        if len(self._fastest) > 1:
+            self._fastest[:] = [LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))]
+        return self._fastest[0]
 
     @property
     def layers(self) -> LayerColumns:
@@ -248,7 +258,9 @@ class Tables:
 
     @property
     def _places(self) -> Ints:
-        return np.array(self._place, np.int64).reshape(-1, 2)
+        if len(self._place) > 1:
+            self._place[:] = [np.concatenate(self._place)]
+        return self._place[0]
 
     def rows_with_work(self, rows: Ints, profiles: Ints, policies: Ints, states: Ints) -> Ints:
         """What layer rows become with the collectives of states that have some in every micro-batch."""

@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Bools, Ints, distinct
+from dovetail.arrays import Bools, Ints
 from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy
 
 
 class PolicyRows:
-    """A row for each policy, one after the other, of every profile."""
+    """A row for each policy, one after the other, of every profile that is asked for."""
 
     def __init__(self, pool: LayerPool, policies: Sequence[RecomputePolicy]) -> None:
         self._pool = pool
         self._policies = policies
-        self._whole: Bools = np.array([share == 1 for _, share in policies], np.bool_)
-        #: by table: its first row, and which of its profiles × policies there are rows of
-        self._made: dict[int, tuple[int, Bools]] = {}
+        self._whole = np.array([share == 1 for _, share in policies], np.bool_)
+        #: by profile: its first row, -1 where it has none, and which policies there are rows of
+        self._first = np.zeros(0, np.int64)
+        self._there = np.zeros((0, len(policies)), np.bool_)
         self._likely: Ints = np.zeros(0, np.int64)
 
     def expect(self, profiles: Ints) -> None:
@@ -38,30 +39,22 @@ class PolicyRows:
 
         Policies for some of the layers, which few pipelines can have, are there only where they are wanted.
         """
-        asked, first = np.unique(profiles), np.zeros(len(tables), np.int64)
-        likely = np.union1d(asked, self._likely)
+        new = len(places) - len(self._first)
+        self._first = np.append(self._first, np.full(new, -1))
+        self._there = np.append(self._there, np.zeros((new, len(self._policies)), np.bool_), axis=0)
         needed = wanted | self._whole
-        for (number,) in distinct(places[asked, 0])[0]:
-            rows, others = (some[places[some, 0] == number] for some in (asked, likely))
-            first_row, there = self._of_table(number, tables[number].num_profiles)
-            first[number] = first_row
-            missing = np.any(~there[:, needed], axis=1)
-            if missing[places[rows, 1]].any():
-                poll()
-                made = places[others, 1]
-                self._make(tables[number], first_row, there, made[missing[made]], needed)
-        return first[places[profiles, 0]] + places[profiles, 1] * len(self._policies)
+        asked, likely = (
+            some[~self._there[some][:, needed].all(axis=1)] for some in (np.unique(profiles), self._likely)
+        )
+        for number in np.unique(places[asked, 0]).tolist():
+            poll()
+            made = np.union1d(*(some[places[some, 0] == number] for some in (asked, likely)))
+            self._make(tables[number], made, places[made, 1], needed)
+        return self._first[profiles]
 
-    def _of_table(self, number: int, profiles: int) -> tuple[int, Bools]:
-        if number not in self._made:
-            there = np.zeros((profiles, len(self._policies)), np.bool_)
-            self._made[number] = self._pool.add(there.size), there
-        return self._made[number]
-
-    def _make(self, table: LayerTable, first: int, there: Bools, rows: Ints, needed: Bools) -> None:
-        block = self._pool.block(first, there.shape)
-        fresh = rows[~there[rows].any(axis=1)]
-        for column in block:
-            column[np.ix_(fresh, ~needed)] = np.nan
-        table.choice_times(self._policies, needed, block, rows)
-        there[np.ix_(rows, needed)] = True
+    def _make(self, table: LayerTable, profiles: Ints, rows: Ints, needed: Bools) -> None:
+        fresh, policies = profiles[self._first[profiles] < 0], len(self._policies)
+        self._first[fresh] = self._pool.add(len(fresh) * policies) + np.arange(len(fresh)) * policies
+        times = table.choice_times(self._policies, needed, rows)
+        self._pool.set(self._first[profiles][:, None] + np.nonzero(needed)[0], times)
+        self._there[np.ix_(profiles, needed)] = True

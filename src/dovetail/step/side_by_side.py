@@ -17,6 +17,7 @@ from dovetail.cost.cores import lined_up
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.frozen import frozen
+from dovetail.plans.arrange import Arrangement
 from dovetail.plans.space import Choice
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import Extent
@@ -31,14 +32,15 @@ def layer_tables(
     micro_batches: Ints,
     experts_overlap: Bools,
     extent: Extent = "micro-batch",
+    along: Arrangement | None = None,
 ) -> list[LayerTable]:
     """The table of every setting (`LayerTable`)."""
     if len(settings) == 1:
-        return [LayerTable(settings[0], degrees, rows, micro_batches, experts_overlap, extent)]
+        return [LayerTable(settings[0], degrees, rows, micro_batches, experts_overlap, extent, along)]
     times, count = len(settings), len(rows)
     together = _together(settings, np.repeat(np.arange(times), count))
     tiled = np.tile(rows, times), np.tile(micro_batches, times), np.tile(experts_overlap, times)
-    whole = LayerTable(together, degrees, *tiled, extent)
+    whole = LayerTable(together, degrees, *tiled, extent, along)
     return [_Part(whole, each, slice(n * count, (n + 1) * count)) for n, each in enumerate(settings)]
 
 
