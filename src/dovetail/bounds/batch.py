@@ -133,7 +133,7 @@ class Batch:
             if leanest is not None:
                 memory = self._first_row[taken.skeleton] + leanest
             fixed = end_s[of]
-            if self.tables.setting.closer_bounds and leanest is None:
+            if leanest is None:
                 # hidden by its own work, which is in the rows of the second pass where its state adds some
                 known = sharded | ~with_work[below]
                 fixed[known] = self._seen_end_s(taken.take(known), plans.layer[known])
@@ -227,7 +227,6 @@ class Batch:
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is checked closely
             limits_s * (1 + 2 * TOLERANCE),
-            self.tables.setting.closer_bounds,
         )
         return bounds * (1 - TOLERANCE)
 

@@ -190,6 +190,5 @@ class DegreeBounds:
             self.tables.facts,
             self.setting.capacity_bytes,
             (limit_s - between) * (1 + 2 * TOLERANCE),
-            self.setting.closer_bounds,
         )
         return bounds * (1 - TOLERANCE) + between

@@ -171,7 +171,6 @@ class DesignTables:
             self._tables.facts,
             capacity,
             (limits - fixed) * (1 + 2 * TOLERANCE),
-            self._setting.closer_bounds,
         )
         return seconds * (1 - TOLERANCE) + fixed
 

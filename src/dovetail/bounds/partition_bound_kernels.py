@@ -36,7 +36,6 @@ def least_seconds(
     facts: FrameworkColumns,
     capacity: float,
     limit_s: Floats,
-    closer: bool,
 ) -> Floats:
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
@@ -84,7 +83,7 @@ def least_seconds(
                 plans, i, saved, transients, state, seconds, (total, sending), chain, flights, free, block_capacity
             )
         else:
-            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0, closer)
+            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
             bounds[j] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return bounds
 
@@ -130,7 +129,7 @@ def _by_stage(
     transients: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float, float, bool],
+    pipeline: tuple[float, float, float, float],
     chain: LayerRuns,
     bytes_left: float,
     limit: float,
@@ -180,12 +179,12 @@ def _within(
     transients: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float, float, bool],
+    pipeline: tuple[float, float, float, float],
     chain: LayerRuns,
     bytes_left: float,
 ) -> bool:
     """Whether all blocks fit into stages that a step of so many seconds leaves time for."""
-    total, waiting, sending, share, closer = pipeline
+    total, waiting, sending, share = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     run, left, behind = 0, chain.run_length[0], total
     for k in range(p):
@@ -194,7 +193,7 @@ def _within(
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
-        if closer and plans.schedule[i] == ONE_F_ONE_B and p - k < m:
+        if plans.schedule[i] == ONE_F_ONE_B and p - k < m:
             to_come = behind + 2 * (p - 1 - k) * plans.delay_s[i]
             time_left = min(time_left, left_by_stay(step, step - total - waiting, to_come, m, p - k))
         time_left = time_left * (1 + TOLERANCE) - sending

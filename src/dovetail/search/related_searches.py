@@ -101,7 +101,7 @@ class RelatedSearches:
 
     def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> BestOfSpace:
         """The best plan of a narrower space, with `memory_limit` as the limit or so many bytes of a chip."""
-        setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes, closer_bounds=True)
+        setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes)
         known_s = self._known_seconds(space, setting.capacity_bytes)
         progress = NarrowSearch(self._wide, setting, space, TimeLimit(time_limit_s), known_s * KNOWN).run()
         self._known += [

@@ -64,8 +64,6 @@ class Setting:
     memory_limit_bytes: float | None = None
     #: whether activations take no time to the host: then no policy is faster than to recompute nothing
     hides_offload: bool = False
-    #: whether bounds also count what stages of 1F1B wait for, and the end of a step that their work cannot hide
-    closer_bounds: bool = False
 
     @staticmethod
     def of(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from dovetail.bounds.batch import Batch
 from dovetail.bounds.hardware_bound import hardware_bound
-from dovetail.bounds.waiting_kernels import HALVINGS, left_by_stay
+from dovetail.bounds.waiting_kernels import left_by_stay
 from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, step_time
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
@@ -28,7 +25,6 @@ def check(question, number, seed):
     exact[open_rows] = batch.pipeline_seconds(candidates, evaluated, open_rows)
     seconds = exact + evaluated.rest_s
     bounds = batch.bound(candidates, None, float("inf"))
-    closer = closer_bounds(found)
     physical = hardware_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
@@ -40,16 +36,9 @@ def check(question, number, seed):
         # L0 ≤ L1⁻ ≤ L1: no plan beats the hardware, and nothing that is pruned could win
         assert physical[i] <= one.step_time_s * (1 + 1e-12), plan
         assert physical[i] <= bounds[i], plan
-        assert bounds[i] * (1 - 2.0**-HALVINGS) <= closer[i], plan
-        assert closer[i] <= one.step_time_s or one.peak_bytes > found.limit_bytes, plan
-    return bounds, closer
-
-
-def closer_bounds(found):
-    """The bounds of searches around an answer."""
-    tables = copy(found.batch.tables)
-    tables.setting = replace(tables.setting, closer_bounds=True)
-    return Batch(tables, found.batch.skeletons).bound(found.candidates, None, float("inf"))
+        assert bounds[i] <= one.step_time_s or one.peak_bytes > found.limit_bytes, plan
+    near = bounds[evaluated.candidate] / seconds
+    return near[np.isfinite(near)]
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
@@ -57,12 +46,9 @@ def test_tables_say_what_evaluations_say(question):
     check(question, 56, seed=0)
 
 
-def test_closer_bounds_are_closer_by_what_stages_wait_for_and_by_what_no_work_hides():
-    """Of 1F1B, and of plans whose collectives at the end of the step take longer than their work."""
-    bounds, closer = check(QUESTIONS[0], 112, seed=1)
-    nearer = closer[np.isfinite(closer)] / bounds[np.isfinite(closer)]
-    assert nearer.max() > 1.1
-    assert np.mean(nearer > 1.001) > 0.1
+def test_bounds_of_nine_in_ten_plans_are_within_8_percent():
+    """Without what stages of 1F1B wait for, a tenth is 9.5 % off."""
+    assert np.quantile(check(QUESTIONS[0], 112, seed=1), 0.1) > 0.92
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 4), (3, 8), (4, 17)])
