@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -43,12 +44,12 @@ class PolicyRows:
         self._first = np.append(self._first, np.full(new, -1))
         self._there = np.append(self._there, np.zeros((new, len(self._policies)), np.bool_), axis=0)
         needed = wanted | self._whole
-        asked, likely = (
-            some[~self._there[some][:, needed].all(axis=1)] for some in (np.unique(profiles), self._likely)
-        )
-        for number in np.unique(places[asked, 0]).tolist():
+        missing = np.asarray(~self._there[:, needed].all(axis=1))
+        likely: Ints = np.union1d(profiles, self._likely)
+        likely = likely[missing[likely]]
+        for number in cast("list[int]", np.unique(places[profiles[missing[profiles]], 0]).tolist()):
             poll()
-            made = np.union1d(*(some[places[some, 0] == number] for some in (asked, likely)))
+            made = likely[places[likely, 0] == number]
             self._make(tables[number], made, places[made, 1], needed)
         return self._first[profiles]
 
