@@ -44,6 +44,11 @@ def largest_two(values: Iterable[Floats]) -> tuple[Floats, Floats]:
     return first, second
 
 
+def numbers(array: Ints) -> list[int]:
+    """An array as a list."""
+    return cast("list[int]", array.tolist())
+
+
 def distinct(*columns: Ints) -> tuple[list[tuple[int, ...]], Ints]:
     """Rows of numbers from 0 on without repetition, in lexicographic order, and where each row is among these."""
     code, kinds = np.zeros(len(columns[0]), np.int64), 1

@@ -63,7 +63,7 @@ class Batch:
         self.skeletons = skeletons
         self.profile = tables.profiles(skeletons)
         self._profiles: ProfileColumns = tables.profile_arrays()
-        self._sending_s, self._delay_s = tables.transfers(skeletons, self._profiles.stream[self.profile])
+        self._sending_s, self._delay_s = tables.handovers.seconds(skeletons, self._profiles.stream[self.profile])
         self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
         self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
         added = tables.setting.alone.overheads

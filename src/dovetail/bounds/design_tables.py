@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints, numbers
 from dovetail.bounds.batch import Batch
 from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.bounds.end_of_step_bounds import EndOfStepBounds
@@ -31,7 +31,7 @@ from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.offload import update_rates
 from dovetail.step.plan_columns import LayerColumns
-from dovetail.step.plan_tables import ProfileKey, Tables, numbers
+from dovetail.step.plan_tables import ProfileKey, Tables
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE, Floats
+from dovetail.arrays import TOLERANCE, Floats, numbers
 from dovetail.plans.skeletons import AXIS_ORDERS, PlanSkeletons, shardings
 from dovetail.plans.space import Space
 from dovetail.step.formulas import UpdateRates, exposed, optimizer_seconds, overlap_budget
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import Tables
 from dovetail.step.state_tables import StateSharding
 
 

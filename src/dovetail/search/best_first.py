@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints, numbers
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds, KnownSkeletons
 from dovetail.frozen import frozen
@@ -19,7 +19,6 @@ from dovetail.search.partition_setting import Profiled, partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
-from dovetail.step.plan_tables import numbers
 
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 4096, 64, 256

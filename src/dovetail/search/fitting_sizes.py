@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.arrays import Ints
+from dovetail.arrays import Ints, numbers
 from dovetail.bounds.batch import Batch, Candidates
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
@@ -30,7 +30,7 @@ from dovetail.plans.stage_degrees import StageDegrees, stage_degrees
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import RecomputePolicy, Setting
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import Tables
 from dovetail.step.state_tables import StateSharding
 from dovetail.step.tabled_plan import plan_of
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats
+from dovetail.arrays import Bools, Floats, numbers
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import PlanSkeletons
 from dovetail.search.best_first import BestFirst
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, simplicity
 from dovetail.search.time_limit import OutOfTimeError
-from dovetail.step.plan_tables import numbers
 
 GIB = 2**30
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Floats, Ints, numbers
 from dovetail.compilation import worth_compiling
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.interleaved_order import operations_run
@@ -13,7 +13,6 @@ from dovetail.plans.pipeline_schedule import INTERLEAVED, Pipeline, PipelineSche
 from dovetail.plans.skeletons import NAMES
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import LayerColumns, PlanColumns
-from dovetail.step.plan_tables import numbers
 
 
 def exact_pipelines(plans: PlanColumns, layers: LayerColumns, partitions: PartitionTable) -> Floats:

@@ -9,20 +9,20 @@ from typing import cast
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints, distinct
+from dovetail.arrays import Bools, Floats, Ints, distinct, numbers
 from dovetail.cost.units import tier_arrays
 from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.layout.strategy import Strategy
-from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pipeline_allows, recompute_allows
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.rules import broken
 from dovetail.plans.runs import rules_of
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
+from dovetail.plans.skeletons import PlanSkeletons
 from dovetail.plans.space import Choice
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.framework_columns import framework_columns
+from dovetail.step.handovers import Handovers
 from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_rows import FORWARD_KERNELS, joined_overlaps, recomputed, shaped_overlaps, timed
 from dovetail.step.layer_tables import (
@@ -40,7 +40,7 @@ from dovetail.step.policy_rows import PolicyRows
 from dovetail.step.side_by_side import layer_tables
 from dovetail.step.state_tables import StateTable
 from dovetail.step.structures import Structures
-from dovetail.step.times import handover_seconds, is_routed, tied_time
+from dovetail.step.times import tied_time
 
 #: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
 ProfileKey = tuple[int, int, bool]
@@ -48,11 +48,6 @@ ProfileKey = tuple[int, int, bool]
 #: Sequences of an asymptotic micro-batch: so many that nothing is lost on its size, and its seconds per sequence are
 #: a lower bound.
 ASYMPTOTIC_SEQUENCES = 2**20
-
-
-def numbers(array: Ints) -> list[int]:
-    """An array as a list."""
-    return cast("list[int]", array.tolist())
 
 
 class Tables:
@@ -81,11 +76,7 @@ class Tables:
         self._experts_overlap = np.array(
             [expert_overlap_allowed(each.plan, setting.framework, setting.job) for each in degrees], np.bool_
         )
-        #: chips of a replica's stage, and parts that they share the stream in
-        self._stream = np.array(
-            [(each.plan.tensor_parallel * each.plan.context_parallel, each.plan.stream_replicas) for each in degrees],
-            np.int64,
-        ).T.reshape(2, -1)
+        self.handovers = Handovers(setting, degrees)
         #: whether plans of stage degrees say that tokens to experts overlap, and that gradients do
         self._said = np.array(
             [(bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)) for e in degrees], np.bool_
@@ -332,32 +323,6 @@ class Tables:
             mixed = replace(mixed, added_kernels=mixed.added_kernels + launches)
         overlaps = joined_overlaps([(t.overlaps(stages, allowed=allowed), t.num_profiles) for t in tables])
         return timed(work, mixed, shaped_overlaps(overlaps, (rows, None)), facts.overheads.host_s)
-
-    def transfers(self, skeletons: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
-        """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
-        cluster = self.setting.cluster
-        if not cluster.tiers:
-            return np.zeros(len(skeletons)), np.zeros(len(skeletons))
-        replica_chips, parts = self._stream[:, skeletons.degrees]
-        neighbours = 2 * replica_chips * np.where(skeletons.inside == 1, 1, skeletons.replicas)
-        hops = self._stage_hops(skeletons) if is_routed(cluster) else np.zeros(len(skeletons), np.int64)
-        seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
-        seconds = np.where(skeletons.stages > 1, seconds, 0.0)
-        hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
-        overlapped = hidden[skeletons.schedule] | (skeletons.stages == 1)
-        return np.where(overlapped, 0.0, seconds), np.where(overlapped, seconds, 0.0)
-
-    def _stage_hops(self, skeletons: PlanSkeletons) -> Ints:
-        """Links of a grid between neighbouring stages; 0 without a grid."""
-        columns = (skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
-        keys, kind = distinct(*columns)
-        hops: list[int] = []
-        for index, replicas, stages, inside in keys:
-            plan, order = self.degrees[index].plan, AXIS_ORDERS[inside]
-            plan = replace(plan, data_parallel=replicas, pipeline_parallel=stages, axis_order=order, zero_stage=0)
-            plan = replace(plan, zero_group=replicas * plan.context_parallel)
-            hops.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
-        return np.array(hops, np.int64)[kind]
 
     def tied_seconds(self, skeletons: PlanSkeletons, profiles: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 
-from dovetail.arrays import Bools, Ints
+from dovetail.arrays import Bools, Ints, numbers
 from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy
 
@@ -47,7 +46,7 @@ class PolicyRows:
         missing = np.asarray(~self._there[:, needed].all(axis=1))
         likely: Ints = np.union1d(profiles, self._likely)
         likely = likely[missing[likely]]
-        for number in cast("list[int]", np.unique(places[profiles[missing[profiles]], 0]).tolist()):
+        for number in numbers(np.unique(places[profiles[missing[profiles]], 0])):
             poll()
             made = likely[places[likely, 0] == number]
             self._make(tables[number], made, places[made, 1], needed)

@@ -52,10 +52,7 @@ def test_each_cluster_has_its_own_rows(chip, extent):
 
 def under(policies, table: LayerTable) -> LayerColumns:
     """Rows of a table under policies."""
-    shape = (table.num_profiles, len(policies), len(table.setting.classes))
-    columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
-    table.choice_times(policies, np.ones(len(policies), np.bool_), columns)
-    return columns
+    return table.choice_times(policies, np.ones(len(policies), np.bool_), np.arange(table.num_profiles))
 
 
 def test_operators_that_share_cores_are_scheduled_for_each_cluster():
