@@ -19,11 +19,10 @@ from dovetail.search.partition_setting import Profiled, partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
+from dovetail.step.ties import TIE_MARGIN
 
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 4096, 64, 256
-#: Profiles are made together up to so many times the limit.
-EXPECTED = 1.03
 #: A plan to beat is looked for among pairs with bounds up to so many times the lowest one, then so many times that.
 FIRST_REACH = 2.0
 #: Pairs that are looked at ahead of all others until a plan fits, and how often at most.
@@ -107,7 +106,7 @@ class BestFirst(Enumeration):
                 self._skeletons = BoundedSkeletons(unopened.selected, *self._bounded_skeletons(unopened.selected))
             if self._skeletons is not None:
                 # plans within the tie margin of the best are looked at next
-                self.tables.expect(self._skeletons.below(self.progress.limit_s * EXPECTED))
+                self.tables.expect(self._skeletons.below(self.progress.limit_s * (1 + TIE_MARGIN)))
             selected = unopened.take(self.progress.best and self.progress.best.plan)
             self._round(selected, unopened.left)
             unopened.prune(self.progress.limit_s)
