@@ -71,18 +71,19 @@ def main() -> None:
 
 def curve() -> None:
     """Batches per second against workers, each way in every round, and the plot."""
-    ways: dict[str, tuple[Callable[[int], Any], Callable[[], Work], tuple[int, ...]]] = {
-        "sleeping, one Ray": (private, lambda: sleeping(SLEPT_S), WORKERS),
-        "sleeping, a raylet for each": (raylets, lambda: sleeping(SLEPT_S), COMPUTING),
-        "computing, one Ray": (private, lambda: computing(COMPUTED_S), COMPUTING),
-        "computing, a raylet for each": (raylets, lambda: computing(COMPUTED_S), COMPUTING),
+    asleep, at_work = sleeping(SLEPT_S), computing(COMPUTED_S)
+    ways: dict[str, tuple[Callable[[int], Any], Work, tuple[int, ...]]] = {
+        "sleeping, one Ray": (private, asleep, WORKERS),
+        "sleeping, a raylet for each": (raylets, asleep, COMPUTING),
+        "computing, one Ray": (private, at_work, COMPUTING),
+        "computing, a raylet for each": (raylets, at_work, COMPUTING),
     }
     lines: dict[str, list[tuple[float, float]]] = {}
     print(f"{'':30} workers  batches/s (median; least to most)   of one worker × workers")
     for name, (place, work, numbers) in ways.items():
         for workers in numbers:
             with place(workers) as address:
-                rates = rates_of(work(), address, workers)
+                rates = rates_of(work, address, workers)
             lines.setdefault(name, []).append((workers, statistics.median(rates)))
             ratio = lines[name][-1][1] / workers / lines[name][0][1]
             spread = f"{statistics.median(rates):8.2f} ({min(rates):.2f} to {max(rates):.2f})"
