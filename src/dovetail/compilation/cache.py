@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 from dovetail.compilation.text import KernelText, codes, globals_of
 

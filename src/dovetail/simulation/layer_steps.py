@@ -15,11 +15,11 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, Recompute
+from dovetail.step.arrangements import Arrangements
 from dovetail.step.evaluate import ProfiledJob, Step
 from dovetail.step.profiles import (
     GRADIENTS,
     UPDATED_WEIGHTS,
-    Arrangements,
     Pricing,
     TokenRouting,
     group_name,
