@@ -21,7 +21,8 @@ def print_references(result: StudyResult) -> None:
         return
     first, *_ = scored = result.study.scored
     table = [
-        [row["chip"], f"{row['chips']:,}", *_figures(row, scored), _gain(row, best, first), _kept(row)] for row in rows
+        [row["chip"], f"{row['chips']:,}", *_figures(row, scored), _gain(row, best, first), _limits_text(row)]
+        for row in rows
     ]
     print_table(("chip", "chips", *(each.title for each in scored), "the best gains", "within limits"), table)
     typer.echo("")
@@ -49,5 +50,5 @@ def _gain(row: Mapping[str, Any], best: Mapping[str, Any] | None, objective: Any
     return f"{here / there if objective.better == 'most' else there / here:.2f} x"
 
 
-def _kept(row: Mapping[str, Any]) -> str:
+def _limits_text(row: Mapping[str, Any]) -> str:
     return {True: "yes", False: "no", None: "not known"}[row["within_limits"]]

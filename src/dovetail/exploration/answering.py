@@ -14,7 +14,7 @@ from dovetail.exploration.executor import Executor
 from dovetail.exploration.free_drive import FreeDrive
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.part_of_store import PartOfStore
-from dovetail.exploration.question import AskedExecutor, Question
+from dovetail.exploration.question import AskedExecutor, StudyQuestion
 from dovetail.exploration.regret import Optimum, Regret
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words
@@ -36,12 +36,12 @@ class Answering:
         """Answers the study and saves the result."""
         if self._study.scenarios:
             return self._least_regret()
-        question, told = Question(), {}
+        question, told = StudyQuestion(), {}
         if self._study.relative_to is not None:
             units_s = self._units()
             if units_s is None:
                 return self._nothing_found()
-            question = Question(units_s=units_s)
+            question = StudyQuestion(units_s=units_s)
             names = [job.name for job in self._study.jobs]
             told = {"units_s": dict(zip(names, units_s, strict=True))}
         drive = self._drive(question)
@@ -49,7 +49,7 @@ class Answering:
         self.stopped = drive.stopped
         return document
 
-    def _drive(self, question: Question, prefix: str | None = None) -> Drive:
+    def _drive(self, question: StudyQuestion, prefix: str | None = None) -> Drive:
         """What answers a question; its batches have names of their own if it is not the last."""
         study = question.of(self._study)
         store = self._store if prefix is None else PartOfStore(self._store, prefix)
@@ -60,13 +60,13 @@ class Answering:
         """What step times are relative to, of each job; None if the study was stopped before that was known."""
         study = self._study
         if study.relative_to != "own":
-            drive = self._drive(Question(), "units")
+            drive = self._drive(StudyQuestion(), "units")
             drive.compared()
             rows = [part for part in drive.references if _name(study, part.columns["code"]) == study.relative_to]
             return tuple(_least_s(rows, job.name, study) for job in study.jobs)
         units: list[float] = []
         for number, job in enumerate(study.jobs):
-            drive = self._drive(Question(job=number), f"own{number}")
+            drive = self._drive(StudyQuestion(job=number), f"own{number}")
             best = drive.result()["best"]
             self.stopped = drive.stopped
             if self.stopped is not None:
@@ -81,7 +81,7 @@ class Answering:
         study = self._study
         optima: list[Optimum] = []
         for number, scenario in enumerate(study.scenarios):
-            drive = self._drive(Question(scenario=number), f"best{number}")
+            drive = self._drive(StudyQuestion(scenario=number), f"best{number}")
             document = drive.result()
             self.stopped = drive.stopped
             if self.stopped is not None:

@@ -96,7 +96,7 @@ class Drive:
     def _explored(self) -> tuple[ParetoFront, list[Part], Floats]:
         """The front, the parts of searched designs, and the lower bounds of what is not proven."""
         self._check_size()
-        front, warm_starts = self.compared(), [part for part in self.references if self._kept(part)]
+        front, warm_starts = self.compared(), [part for part in self.references if self._eligible(part)]
         front = self._run_level(
             "warm_start", 1, lambda k, _: WarmStarts(k) if k == 0 else None, front, warm_starts.append
         )
@@ -130,7 +130,7 @@ class Drive:
 
         return self._run_level("reference", len(codes), task_of, self._empty, self.references.append)
 
-    def _kept(self, part: Part) -> bool:
+    def _eligible(self, part: Part) -> bool:
         """Whether the chip of a part may win."""
         return all(self.study.keeps(np.asarray(part.columns["code"], np.int64)))
 
@@ -293,7 +293,7 @@ class Drive:
             self.batches += 1
             collect(part)
             if level == "reference":
-                current = current.with_part(part, self.study.objectives) if self._kept(part) else current
+                current = current.with_part(part, self.study.objectives) if self._eligible(part) else current
             elif "evaluated" in part.columns:
                 evaluated = np.asarray(part.columns["evaluated"])
                 self.counts["searched"] += len(evaluated)

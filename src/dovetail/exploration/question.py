@@ -14,7 +14,7 @@ from dovetail.frozen import frozen
 
 
 @frozen
-class Question:
+class StudyQuestion:
     """What of a study is asked: a scenario by its number, a job by its number, units of its jobs."""
 
     scenario: int | None = None
@@ -31,10 +31,10 @@ class Question:
 
 
 @frozen
-class Asked:
+class AskedTask:
     """A task of a question."""
 
-    question: Question
+    question: StudyQuestion
     task: Any
 
 
@@ -46,25 +46,25 @@ class QuestionWorker:
         self._of = lru_cache(maxsize=None)(self._new_worker)
 
     def __getstate__(self) -> tuple[ResolvedStudy, Mapping[str, str] | None]:
-        return self._study, self._of(Question()).computed_by
+        return self._study, self._of(StudyQuestion()).computed_by
 
     def __setstate__(self, state: tuple[ResolvedStudy, Mapping[str, str] | None]) -> None:
         self.__init__(*state)
 
     def __call__(self, asked: Any) -> Part:
         """Runs a batch."""
-        if not isinstance(asked, Asked):
-            return self._of(Question())(asked)
+        if not isinstance(asked, AskedTask):
+            return self._of(StudyQuestion())(asked)
         return self._of(asked.question)(asked.task)
 
-    def _new_worker(self, question: Question) -> Worker:
+    def _new_worker(self, question: StudyQuestion) -> Worker:
         return Worker(question.of(self._study), self._computed_by)
 
 
 class AskedExecutor:
     """An executor whose tasks are of one question."""
 
-    def __init__(self, executor: Executor, question: Question) -> None:
+    def __init__(self, executor: Executor, question: StudyQuestion) -> None:
         self._executor, self._question = executor, question
 
     @property
@@ -79,7 +79,7 @@ class AskedExecutor:
 
     def submit(self, number: int, task: Any) -> None:
         """Submits a task."""
-        self._executor.submit(number, Asked(self._question, task))
+        self._executor.submit(number, AskedTask(self._question, task))
 
     def take(self) -> tuple[int, Any]:
         """Waits for a task to finish."""

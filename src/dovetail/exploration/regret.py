@@ -21,7 +21,7 @@ from dovetail.exploration.fidelity import CandidateBatch, Range
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.part_of_store import PartOfStore
-from dovetail.exploration.question import AskedExecutor, Question
+from dovetail.exploration.question import AskedExecutor, StudyQuestion
 from dovetail.exploration.resolved import ResolvedStudy, Scenario
 from dovetail.exploration.result import open_points, point_of, space_words
 from dovetail.exploration.scores import Scores
@@ -156,7 +156,7 @@ class Regret:
     def _run(self, number: int, level: str, task_of: Any, parts: list[Part], first: int = 0) -> None:
         store = PartOfStore(self._store, f"regret{number}")
         run_ordered(
-            AskedExecutor(self._executor, Question(scenario=number)),
+            AskedExecutor(self._executor, StudyQuestion(scenario=number)),
             task_of,
             None,
             lambda _state, _number, part: parts.append(part),

@@ -182,7 +182,7 @@ class ResolvedStudy:
 
     def code_of(self, point: Mapping[str, Any]) -> int:
         """The candidate of a point of a result."""
-        told = self._told_apart
+        told = self._distinguishing
         for number, position in enumerate(self.positions):
             named = self._named(position)
             if position.count == point["wafers" if self.of_wafers else "chips"] and all(
@@ -194,7 +194,7 @@ class ResolvedStudy:
     def numbers_of(self, code: int) -> dict[str, Any]:
         """A candidate as named in points of results; the chips of wafers are the dies that plans use."""
         position, design = self.located(code)
-        named = {name: value for name, value in self._named(position).items() if name in self._told_apart and value}
+        named = {name: value for name, value in self._named(position).items() if name in self._distinguishing and value}
         if not position.of_wafers:
             return {"design": design, "chips": position.count, **named}
         dies = int(wafers.wafer_designs(position.space, [design]).planned_dies[0])
@@ -206,7 +206,7 @@ class ResolvedStudy:
         return {**hardware, "network": position.network}
 
     @cached_property
-    def _told_apart(self) -> tuple[str, ...]:
+    def _distinguishing(self) -> tuple[str, ...]:
         """What points name besides the design and its number: what differs between positions."""
         names = ("space", "chip", "network")
         several = {name: {self._named(p).get(name) for p in self.positions} for name in names}

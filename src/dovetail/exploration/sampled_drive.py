@@ -35,7 +35,7 @@ class SampledDrive(Drive):
         space, budget = study.positions[0].space, study.search.evaluations
         sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
         front, asked, first = self.compared(), 0, 0
-        searched = [part for part in self.references if self._kept(part)]
+        searched = [part for part in self.references if self._eligible(part)]
         while asked < budget:
             designs = sampler.ask(min(GENERATION, budget - asked))
             if not len(designs):
