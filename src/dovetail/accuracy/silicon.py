@@ -133,7 +133,7 @@ def _cell(value: float, published: float) -> str:
 def main() -> None:
     """Print the table of the docs and the fitted coefficients of each technology."""
     everything = fitted(ANCHORS)
-    for name in ("7nm", "5nm"):
+    for name in ("7nm", "5nm", "3nm", "2nm"):
         technology = with_fitted(hardware.technology(name), everything)
         values = {field: f"{getattr(technology, field).value:.4g}" for field in everything}
         sys.stdout.write(f"{name}: {values}\n")

@@ -25,7 +25,7 @@ def test_the_published_area_lies_between_the_ends(anchor):
     assert float(low.peak_power_w) < anchor.power_w < float(high.peak_power_w)
 
 
-@pytest.mark.parametrize("name", ["7nm", "5nm"])
+@pytest.mark.parametrize("name", ["7nm", "5nm", "3nm", "2nm"])
 def test_the_files_hold_what_is_fitted(name):
     shipped = hardware.technology(name)
     again = with_fitted(shipped, fitted(ANCHORS))

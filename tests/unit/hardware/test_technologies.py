@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import pairwise
 
 import pytest
 
 from dovetail import hardware
 from dovetail.documents import validate
 from dovetail.hardware import Coefficient, Technology
+from dovetail.hardware.design import design_of
+from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.technology import TechnologySpec
 
 
@@ -27,11 +30,41 @@ def test_a_coefficient_lies_between_its_ends_and_has_a_source(name):
         assert coefficient.status
 
 
-def test_a_finer_node_is_not_worse():
-    coarse, fine = (coefficients(hardware.technology(name)) for name in ("7nm", "5nm"))
-    for name in ("mac_area_mm2", "sram_area_mm2_per_byte", "mac_energy_j", "core_sram_energy_j_per_byte"):
-        assert fine[name].value < coarse[name].value
-    assert fine["wafer_price_usd"].value > coarse["wafer_price_usd"].value
+NODES = ("7nm", "5nm", "3nm", "2nm")
+
+
+@pytest.mark.parametrize(("coarse", "fine"), list(pairwise(NODES)))
+def test_a_finer_node_is_denser_and_uses_less_energy_on_dearer_wafers(coarse, fine):
+    before, after = (coefficients(hardware.technology(name)) for name in (coarse, fine))
+    smaller = {name for name in before if name.endswith("area_mm2")} | {"mac_energy_j", "vector_energy_j"}
+    smaller |= {"core_sram_energy_j_per_byte", "shared_sram_energy_j_per_byte", "noc_area_mm2_per_byte_per_s"}
+    for name in smaller - {"hbm_phy_area_mm2", "host_area_mm2"}:
+        assert after[name].value < before[name].value, name
+        assert after[name].low <= before[name].low, name
+        assert after[name].high <= before[name].high, name
+    # cells of memory have all but stopped shrinking
+    for name in ("sram_area_mm2_per_byte", "core_sram_area_mm2_per_byte"):
+        assert after[name].value <= before[name].value, name
+    assert after["logic_transistors_per_mm2"].value > before["logic_transistors_per_mm2"].value
+    for end in ("low", "value", "high"):
+        assert getattr(after["wafer_price_usd"], end) > getattr(before["wafer_price_usd"], end)
+
+
+@pytest.mark.parametrize("end", ["low", "value", "high"])
+def test_the_same_chip_on_a_finer_node_is_smaller_and_cooler(end):
+    design = design_of(hardware.chip("h100-sxm"))
+    estimates = [Silicon(design, hardware.technology(name), end) for name in NODES]
+    for coarse, fine in pairwise(estimates):
+        assert fine.area_mm2 < coarse.area_mm2
+        assert fine.peak_power_w < coarse.peak_power_w
+
+
+def test_controllers_and_links_are_published_transistors_over_the_density():
+    for name in ("5nm", "3nm", "2nm"):
+        node = hardware.technology(name).numbers()
+        density = node.logic_transistors_per_mm2
+        assert node.hbm_controller_area_mm2 == pytest.approx(552.743e6 / density, rel=5e-3)
+        assert node.link_area_mm2_per_byte_per_s == pytest.approx((0.965 + 86.628e6 / density) / 25e9, rel=5e-3)
 
 
 @pytest.mark.parametrize(("chip", "technology"), [("a100-80gb", "7nm"), ("h100-sxm", "5nm"), ("tpu-v4", "7nm")])
