@@ -191,6 +191,9 @@ class Worker:
 
     def ideal_points(self) -> Floats:
         """A point no worse than any design, within limits or not: the best value of every variable at once."""
+        if self.study.of_wafers:
+            # the best grid of each job is another one: we know of no wafer that none beats
+            return np.zeros((1, len(self.study.objectives)))
         space = self.study.space
         most = {name: np.asarray(values.max()) for axis in space.axes for name, values in axis.values.items()}
         most |= {name: np.asarray(BOUNDS[name].high, np.float64) for name, _ in space.formulas.derived}
@@ -201,7 +204,10 @@ class Worker:
         # a design without HBM stacks streams from its SRAM, which may be faster than any stack
         both = np.array([float(most.get("hbm_stacks", space.fixed.hbm_stacks)), *stacks])
         ideal = space.fixed.varied({**most, "hbm_stacks": both})
-        weighted = (self._physical_s(0, ideal) @ self.study.weights).min(keepdims=True)
+        by_number = [
+            self._physical_s(position, ideal) @ self.study.weights for position in range(len(self.study.counts))
+        ]
+        weighted = np.min(by_number, keepdims=True).ravel()
         # costs have no useful lower bound here: 0 is the only safe one
         lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
         return np.array(lines)[None] * weighted[:, None]
