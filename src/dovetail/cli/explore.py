@@ -24,8 +24,9 @@ _OUT = "Run directory: a path or a URL such as s3://bucket/run; default: the stu
 _ADDRESS = "Ray cluster: local (start one here), auto (join this machine's), or ray://host:port."
 _RECOMPUTE = "With --resume: discard what other code, calibration, data or versions computed."
 _SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
+_LIMIT = "Seconds after which the study ends with the best so far, its bound and gap; --resume goes on."
 _STOPPED = {"time_limit": "the time limit ended the study", "interrupt": "was interrupted"}
-_GO_ON = "the best so far is shown, --resume goes on."
+_GO_ON = {True: "the best so far is shown, --resume goes on.", False: "nothing was found yet, --resume goes on."}
 #: Points of a Pareto front that the view shows; JSON has all of them.
 _SHOWN = 20
 
@@ -43,6 +44,7 @@ def explore(
     simulate_top: Annotated[
         int | None, typer.Option("--simulate-top", min=1, max=1000, help=_SIMULATE, show_default=False)
     ] = None,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", min=0.0, help=_LIMIT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
 ) -> None:
     """Search hardware and plans together, and prove that no design within the limits is better."""
@@ -52,6 +54,7 @@ def explore(
 
     study = Study.load(file)
     study = study if simulate_top is None else study.simulating(simulate_top)
+    study = study if time_limit is None else study.time_limited(time_limit)
     where = out or study.output
     if where is None:
         raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
@@ -83,7 +86,7 @@ def explore(
         _say("infeasible", _infeasible(result), as_json=as_json)
         raise typer.Exit(EXIT_INFEASIBLE)
     if result.stopped is not None:
-        _say("stopped", f"dovetail: {_STOPPED[result.stopped]}; {_GO_ON}", as_json=as_json)
+        _say("stopped", f"dovetail: {_STOPPED[result.stopped]}; {_GO_ON[bool(result.pareto_front())]}", as_json=as_json)
         if result.stopped == "interrupt":
             raise typer.Exit(EXIT_INTERRUPTED)
         if not result.pareto_front():

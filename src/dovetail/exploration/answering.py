@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dovetail.exploration.regret import Optimum, Regret
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words
 from dovetail.exploration.sampled_drive import SampledDrive
+from dovetail.exploration.stopping import Reason, Stop
 from dovetail.exploration.store import RunStore
 
 
@@ -26,11 +27,17 @@ class Answering:
     """One run of a study."""
 
     def __init__(
-        self, study: ResolvedStudy, store: RunStore | InMemoryStore, executor: Executor, listener: Listener | None
+        self,
+        study: ResolvedStudy,
+        store: RunStore | InMemoryStore,
+        executor: Executor,
+        listener: Listener | None,
+        stop: Stop,
     ) -> None:
-        self._study, self._store, self._executor, self._listener = study, store, executor, listener
+        self._study, self._store, self._executor = study, store, executor
+        self._listener, self._stop = listener, stop
         #: what ended the study early
-        self.stopped: Literal["time_limit", "interrupt"] | None = None
+        self.stopped: Reason | None = None
 
     def result(self) -> dict[str, Any]:
         """Answers the study and saves the result."""
@@ -54,7 +61,7 @@ class Answering:
         study = question.of(self._study)
         store = self._store if prefix is None else PartOfStore(self._store, prefix)
         kind = SampledDrive if study.search.method != "exact" else Drive if study.mapping is None else FreeDrive
-        return kind(study, store, AskedExecutor(self._executor, question), self._listener)
+        return kind(study, store, AskedExecutor(self._executor, question), self._listener, self._stop)
 
     def _units(self) -> tuple[float, ...] | None:
         """What step times are relative to, of each job; None if the study was stopped before that was known."""
@@ -62,6 +69,9 @@ class Answering:
         if study.relative_to != "own":
             drive = self._drive(StudyQuestion(), "units")
             drive.compared()
+            self.stopped = drive.stopped
+            if self.stopped is not None:
+                return None
             rows = [part for part in drive.references if _name(study, part.columns["code"]) == study.relative_to]
             return tuple(_least_s(rows, job.name, study) for job in study.jobs)
         units: list[float] = []
@@ -90,11 +100,13 @@ class Answering:
             if optimum is None:
                 raise InputError(f"scenarios.{scenario.name}", "has no design that fits", "relax its limits")
             optima.append(optimum)
-        regret = Regret(study, self._store, self._executor, optima)
+        regret = Regret(study, self._store, self._executor, optima, self._stop)
         document = regret.result()
         self.stopped = regret.stopped
         if self.stopped is None:
             self._store.finish(document)
+        else:
+            self._store.pause(document, self.stopped)
         return document
 
     def _nothing_found(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,19 +12,19 @@ from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, StudyProgress
 from dovetail.exploration.executor import Executor
-from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts
+from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
 from dovetail.exploration.memory import InMemoryStore
+from dovetail.exploration.open_candidates import OpenCandidates, network_of
 from dovetail.exploration.ordered import run_ordered
-from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.part_of_store import PartOfStore
 from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import open_points, result_document
 from dovetail.exploration.scores import Scores
+from dovetail.exploration.stopping import Reason, Stop, StoppableExecutor, StoppedError
 from dovetail.exploration.store import Part, RunStore
 from dovetail.exploration.survivors import WINDOW_ROWS, Survivors
-from dovetail.exploration.wafers import network_key, wafer_designs
 
 S = TypeVar("S")
 
@@ -48,10 +48,12 @@ class Drive:
         store: RunStore | InMemoryStore | PartOfStore,
         executor: Executor,
         listener: Listener | None,
+        stop: Stop | None = None,
     ) -> None:
         self.study = study
         self.store = store
-        self.executor = executor
+        self.stop = stop or Stop(study.search.time_limit_s)
+        self.executor = StoppableExecutor(executor, self.stop)
         self.listener = listener
         through = [name for name in self._levels if name != "holding" or study.of_wafers]
         self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
@@ -64,7 +66,7 @@ class Drive:
         #: the lowest figure of designs that were dropped within the gap of the study
         self.dropped = float("inf")
         #: what ended the study early
-        self.stopped: Literal["time_limit", "interrupt"] | None = None
+        self.stopped: Reason | None = None
         #: results of simulated designs, if the study asks for them
         self.simulation: dict[str, Any] | None = None
         #: results of the chips to compare with
@@ -85,6 +87,8 @@ class Drive:
         self.store.note_time("study", 0, time.monotonic() - self.start)
         if self.stopped is None:
             self.store.finish(document)
+        else:
+            self.store.pause(document, self.stopped)
         return document
 
     def _check_size(self) -> None:
@@ -108,16 +112,29 @@ class Drive:
             # what we drop must be slower in simulated time too, which we only know if something was simulated
             to_beat = np.maximum(front.points, simulated.points) if len(simulated) else simulated.points
         to_beat = self.study.to_beat(to_beat)
-        codes, bounds_s = self._profile(self._physical(front, to_beat), front, to_beat).whole()
+        survivors = self._physical(front, to_beat)
+        if self.stopped is not None:
+            return front, warm_starts, np.concatenate([self._open_points(warm_starts), self._ideal()])
+        survivors, unprofiled = self._profile(survivors, front, to_beat)
+        codes, bounds_s = survivors.whole()
         is_warm_start = np.isin(codes, codes_of(warm_starts))
         front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
+        rest = np.concatenate([rest, unprofiled])
         if top is not None and self.stopped is None:
             weighted_s, self.bound = self.study.mean.of(bounds_s), None
             simulated = self._replay_best(1, front, [*warm_starts, *searched], simulated, replays)
             self._replay(top, codes, weighted_s, [*warm_starts, *searched], simulated, replays)
             self.simulation = simulation_document(self.study, replays, codes, weighted_s, self.dropped)
-        unproven = [open_points(self.study, part) for part in (*warm_starts, *searched)]
-        return front, [*warm_starts, *searched], np.concatenate([*unproven, rest])
+        return front, [*warm_starts, *searched], np.concatenate([self._open_points([*warm_starts, *searched]), rest])
+
+    def _open_points(self, searched: list[Part]) -> Floats:
+        """Lower bounds of what was searched and is not proven."""
+        nothing = np.zeros((0, len(self.study.objectives)))
+        return np.concatenate([nothing, *(open_points(self.study, part) for part in searched)])
+
+    def _ideal(self) -> Floats:
+        """Points no worse than any design, for a study that ends before all designs are bounded."""
+        return Worker(self.study).ideal_points()
 
     def compared(self) -> ParetoFront:
         """The front of the chips to compare with that keep the limits; each is planned, whatever is better."""
@@ -164,7 +181,7 @@ class Drive:
         order = np.lexsort((codes, weighted_s))
         order = order[~np.isin(codes[order], np.array(codes_of(replays), np.int64))]
         # if the model's search found nothing that fits, nothing does
-        candidates, given = _OpenCandidates(weighted_s[order, None]), 1 if len(simulated) else top
+        candidates, given = OpenCandidates(weighted_s[order, None]), 1 if len(simulated) else top
 
         def task_of(k: int, current: ParetoFront) -> Task | None:
             nonlocal given
@@ -197,20 +214,32 @@ class Drive:
 
         return self._candidates("physical", len(ranges), task_of, front, absorb)
 
-    def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> Survivors:
+    def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> tuple[Survivors, Floats]:
+        """The candidates that profiles leave, and where the study ends early, lower bounds of those not profiled."""
         size = PROFILED if len(survivors) <= WINDOW_ROWS else PROFILED_OF_MANY
-        batches = self._profiled_batches(survivors, size)
+        batches, under_way = self._profiled_batches(survivors, size), dict[int, tuple[Ints, Floats]]()
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
             batch = next(batches, None)
-            return None if batch is None else CandidateBatch("profile", k, *batch, to_beat)
+            if batch is None:
+                return None
+            under_way[k] = batch
+            return CandidateBatch("profile", k, *batch, to_beat)
 
         def absorb(part: Part) -> None:
+            del under_way[part.number]
             self.counts["profile"] += part.facts["left"]
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
-        return self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
+        left = self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
+        rest = [] if self.stopped is None else [*under_way.values(), *batches]
+        nothing = np.zeros((0, len(self.study.objectives)))
+        return left, np.concatenate([nothing, *(self._least_points(codes, bounds_s) for codes, bounds_s in rest)])
+
+    def _least_points(self, codes: Ints, bounds_s: Floats) -> Floats:
+        """Lower bounds of the objectives of candidates."""
+        return Scores.of(self.study, codes).points(self.study.mean.of(bounds_s))
 
     def _profiled_batches(self, survivors: Survivors, size: int) -> Iterator[tuple[Ints, Floats]]:
         """Candidates to profile, those with the lowest bounds of each window first."""
@@ -228,13 +257,13 @@ class Drive:
         Also returns the lower bounds of those that were not searched.
         """
         study, size = self.study, self.study.search.batch
-        points = Scores.of(study, codes).points(study.mean.of(bounds_s))
+        points = self._least_points(codes, bounds_s)
         order = np.lexsort((codes, points[:, 0]))
-        candidates = _OpenCandidates(points[order])
+        candidates = OpenCandidates(points[order])
         searched: list[Part] = []
 
         def task_of(k: int, current: ParetoFront) -> Task | None:
-            rows = order[:0] if self.late else order[candidates.following(size, study.to_beat(current.points))]
+            rows = order[candidates.following(size, study.to_beat(current.points))]
             self.bound = None if candidates.lowest is None else float(candidates.lowest)
             return CandidateBatch("search", k, codes[rows], bounds_s[rows], current.points) if len(rows) else None
 
@@ -244,10 +273,8 @@ class Drive:
 
     @property
     def late(self) -> bool:
-        """Whether a time limit has passed, which stops the study."""
-        limit = self.study.search.time_limit_s
-        if self.stopped is None and limit is not None and time.monotonic() - self.start >= limit:
-            self.stopped = "time_limit"
+        """Whether the study has to end early."""
+        self.stopped = self.stopped or self.stop.asked
         return self.stopped is not None
 
     @property
@@ -283,7 +310,7 @@ class Drive:
     ) -> ParetoFront:
         """Runs all batches of a fidelity level, or reads those already finished; returns the front after them.
 
-        An interrupt ends a search with what it has: all designs are bounded by then.
+        What stops the study ends a level with the batches that are absorbed by then, and those after it at once.
         """
         done, latest = 0, front
 
@@ -303,16 +330,14 @@ class Drive:
                 self.counts["replayed"] += 1
                 seconds = weighted(self.study, part, "step_s")
                 current = current.joined(seconds[:, None], np.asarray(part.columns["code"]))
-            self._report(level, current, done, total)
             latest = current
+            self._report(level, current, done, total)
             return current
 
         try:
             return self._ordered(level, task_of, front, absorb, first)
-        except KeyboardInterrupt:
-            if level != "search":
-                raise
-            self.stopped = "interrupt"
+        except (StoppedError, KeyboardInterrupt):
+            self.stopped = self.stop.asked or "interrupt"
             return latest
 
     def _ordered(
@@ -326,7 +351,7 @@ class Drive:
         """The state after all batches of a level, each run or read."""
         return run_ordered(
             self.executor,
-            task_of,
+            lambda number, known: None if self.late else task_of(number, known),
             state,
             absorb,
             self.study.window,
@@ -364,38 +389,3 @@ class Drive:
             self.store.progress.note(progress)
         if self.listener is not None:
             self.listener(progress)
-
-
-def network_of(study: ResolvedStudy, codes: Ints) -> tuple[Floats, ...]:
-    """Everything the networks of wafers depend on, an array of each, and the number of wafers."""
-    positions, designs = np.divmod(codes, study.space.size)
-    return (*network_key(wafer_designs(study.space, designs)), positions.astype(np.float64))
-
-
-class _OpenCandidates:
-    """Candidates in the order of their bounds, given out once each, skipping those a front beats."""
-
-    #: Candidates compared with the front at once: few for each that is asked for, more where those were in vain.
-    TRIED, AHEAD = 16, 4096
-
-    def __init__(self, points: Floats) -> None:
-        self._points = points
-        self._next = 0
-
-    @property
-    def lowest(self) -> float | None:
-        """The lowest bound, in the first objective, of the candidates not given out."""
-        return float(self._points[self._next, 0]) if self._next < len(self._points) else None
-
-    def following(self, number: int, front: Floats) -> Ints:
-        """The next candidates that the front does not beat."""
-        rows_given: list[int] = []
-        tried = self.TRIED * number
-        while len(rows_given) < number and self._next < len(self._points):
-            ahead = self._points[self._next : self._next + min(tried, self.AHEAD)]
-            tried *= 2
-            (rows,) = np.nonzero(~dominated(ahead, front))
-            taken = rows[: number - len(rows_given)]
-            rows_given += (self._next + taken).tolist()
-            self._next += int(taken[-1]) + 1 if len(rows_given) == number else len(ahead)
-        return np.array(rows_given, np.int64)

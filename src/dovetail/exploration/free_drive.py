@@ -17,6 +17,7 @@ from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.scores import Scores
+from dovetail.exploration.stopping import StoppedError
 from dovetail.exploration.store import Part
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
@@ -56,6 +57,8 @@ class FreeDrive(Drive):
         front = self._run_level("warm_start", 1, lambda k, _: task if k == 0 else None, self._empty, warm_starts.append)
         to_beat = self.study.to_beat(front.points)
         codes, bounds_s = self._physical(front, to_beat).whole()
+        if self.stopped is not None:
+            return front, warm_starts, np.concatenate([self._open_points(warm_starts), self._ideal()])
         queue = _Queue(self.study, codes)
         parts: list[Part] = []
         refined = self._refine(queue, Refined(front, bounds_s, np.zeros(len(codes), np.int64)), parts)
@@ -94,8 +97,6 @@ class FreeDrive(Drive):
         latest = refined
 
         def task_of(k: int, known: Refined) -> Task | None:
-            if self.late:
-                return None
             rows = queue.following(known, self.study.search.batch)
             if not len(rows):
                 return None
@@ -118,8 +119,8 @@ class FreeDrive(Drive):
                 self._ordered("search", task_of, latest, absorb, before)
                 if len(parts) == before:
                     break
-        except KeyboardInterrupt:
-            self.stopped = "interrupt"
+        except (StoppedError, KeyboardInterrupt):
+            self.stopped = self.stop.asked or "interrupt"
         self.pruned["search"] = int((latest.stages == FreeStage.BLOCKS).sum() - queue.alike.sum())
         return latest
 

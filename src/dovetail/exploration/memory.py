@@ -32,6 +32,9 @@ class InMemoryStore:
         """Remembers the result."""
         self._result = dict(result)
 
+    def pause(self, result: Mapping[str, Any], stopped: str) -> None:
+        """Does nothing: there is no run to resume."""
+
     def result(self) -> dict[str, Any] | None:
         """The result, once there is one."""
         return self._result

@@ -35,3 +35,6 @@ class PartOfStore:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Does nothing: the run goes on with other questions."""
+
+    def pause(self, result: Mapping[str, Any], stopped: str) -> None:
+        """Does nothing: who asked says what stopped the run."""

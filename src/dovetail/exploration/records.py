@@ -13,6 +13,8 @@ from dovetail.exploration.folder import LEFTOVERS, Folder
 
 SCHEMA_VERSION = 1
 STUDY, RESULT, TIMING, PROGRESS = "study.json", "result.json", "timing.json", "progress.json"
+#: The result so far of a run that was stopped; a run that goes on has none.
+STOPPED = "stopped.json"
 PARTS, INDEX = "parts", "index"
 #: Folders of plan files, and what the files of each folder of a run end in.
 BEST, SIMULATED = "best", "simulated"
@@ -85,7 +87,7 @@ def checked_content(content: bytes | None, entry: dict[str, Any]) -> bytes:
 
 def discard(folder: Folder) -> None:
     """Removes what was computed, top-down: what is left by a kill does not count as finished."""
-    for name in (RESULT, TIMING, PROGRESS):
+    for name in (RESULT, STOPPED, TIMING, PROGRESS):
         folder.remove(name)
     for inner, ending in _ENDINGS.items():
         for name in folder.sizes(inner) or {}:

@@ -7,10 +7,8 @@ bounds over all scenarios, until the best worst regret found is no more than wha
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from dovetail.exploration.question import AskedExecutor, StudyQuestion
 from dovetail.exploration.resolved import ResolvedStudy, Scenario
 from dovetail.exploration.result import open_points, point_of, space_words
 from dovetail.exploration.scores import Scores
+from dovetail.exploration.stopping import Reason, Stop, StoppableExecutor, StoppedError
 from dovetail.exploration.store import Part, RunStore
 from dovetail.frozen import frozen
 from dovetail.search.certificate import status_of
@@ -58,40 +57,43 @@ class Regret:
     """One run of the question."""
 
     def __init__(
-        self, study: ResolvedStudy, store: RunStore | InMemoryStore, executor: Executor, optima: Sequence[Optimum]
+        self,
+        study: ResolvedStudy,
+        store: RunStore | InMemoryStore,
+        executor: Executor,
+        optima: Sequence[Optimum],
+        stop: Stop,
     ) -> None:
-        self._study, self._store, self._executor, self._optima = study, store, executor, optima
-        self.stopped: Literal["time_limit", "interrupt"] | None = None
+        self._study, self._store, self._optima = study, store, optima
+        self._stop, self._executor = stop, StoppableExecutor(executor, stop)
+        self.stopped: Reason | None = None
+        #: the candidate with the least worst ratio so far, and that
+        self._best, self._worst = -1, np.inf
         #: candidate → its ratio to the best in each scenario, and whether all of them were found
         self._known: dict[int, tuple[Floats, bool]] = {}
         #: candidate → the lower bound of its worst ratio
         self._bounds: dict[int, float] = {}
-        self._late_at = time.monotonic() + (study.search.time_limit_s or math.inf)
         self._rows: dict[tuple[int, int], Part] = {}
 
     def result(self) -> dict[str, Any]:
-        """The result as JSON."""
-        best, worst = -1, np.inf
-        for code in dict.fromkeys(optimum.code for optimum in self._optima):
-            best, worst = self._better(code, best, worst)
-        codes, bounds = self._bounded(worst)
-        left = np.inf
-        for row in np.lexsort((codes, bounds)).tolist():
-            code, bound = int(codes[row]), float(bounds[row])
-            if bound >= worst:
-                break
-            if code in self._known:
-                continue
-            try:
-                if time.monotonic() >= self._late_at:
-                    self.stopped, left = "time_limit", bound
+        """The result as JSON; of a run that was stopped, what is known by then."""
+        left, counts = 1.0, dict[str, int]()
+        try:
+            for code in dict.fromkeys(optimum.code for optimum in self._optima):
+                self._plan(code)
+            codes, bounds = self._bounded(self._worst)
+            counts["physical"] = len(codes)
+            for row in np.lexsort((codes, bounds)).tolist():
+                code, left = int(codes[row]), float(bounds[row])
+                if left >= self._worst:
                     break
-                best, worst = self._better(code, best, worst)
-            except KeyboardInterrupt:
-                self.stopped, left = "interrupt", bound
-                break
-        lowest = min(left, *self._bounds.values())
-        return self._document(best, worst, lowest, {"physical": len(codes), "searched": len(self._known)})
+                if code not in self._known:
+                    self._plan(code)
+            left = np.inf
+        except StoppedError:
+            self.stopped = self._stop.asked
+        counts["searched"] = len(self._known)
+        return self._document(self._best, self._worst, min(left, *self._bounds.values(), self._worst), counts)
 
     def _bounded(self, worst: float) -> tuple[Ints, Floats]:
         """Candidates that physics does not rule out, and bounds of their worst ratios."""
@@ -121,14 +123,14 @@ class Regret:
         found = [np.asarray(part.columns["code"], np.int64) for part in parts]
         return np.concatenate(found), np.concatenate(rows)
 
-    def _better(self, code: int, best: int, worst: float) -> tuple[int, float]:
+    def _plan(self, code: int) -> None:
         """Plans a candidate in every scenario, as long as it can still have the least worst ratio."""
         ratios, found, least = np.zeros(len(self._optima)), True, 0.0
         for number, (optimum, study) in enumerate(zip(self._optima, self._studies, strict=True)):
             if not study.keeps(np.array([code]))[0]:
                 self._known[code], self._bounds[code] = (np.full(len(self._optima), np.inf), False), np.inf
-                return best, worst
-            beat = np.array([[optimum.figure * worst]]) if np.isfinite(worst) else np.zeros((0, 1))
+                return
+            beat = np.array([[optimum.figure * self._worst]]) if np.isfinite(self._worst) else np.zeros((0, 1))
             part = self._searched(number, study, code, beat)
             unproven = open_points(study, part)
             if bool(np.asarray(part.columns["evaluated"])[0]):
@@ -140,8 +142,8 @@ class Regret:
             if not found:
                 break
         self._known[code], self._bounds[code] = (ratios, found), least
-        ratio = float(ratios.max())
-        return (code, ratio) if found and ratio < worst else (best, worst)
+        if found and ratios.max() < self._worst:
+            self._best, self._worst = code, float(ratios.max())
 
     def _searched(self, number: int, study: ResolvedStudy, code: int, beat: Floats) -> Part:
         parts: list[Part] = []

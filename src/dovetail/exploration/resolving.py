@@ -69,7 +69,7 @@ def _scenarios(file: StudyFile, where: str, folder: Path) -> list[Scenario]:
     for number, spec in enumerate(file.scenarios):
         given = {name: value for name, value in spec if name in _OF_HARDWARE and value is not None}
         kinds = tuple(part.model_copy(update=given) for part in file.kinds)
-        changed = file.model_copy(update={"hardware": kinds if len(kinds) > 1 else kinds[0], "scenarios": ()})
+        changed = file.model_copy(update={"hardware": kinds, "scenarios": ()})
         if spec.prices is not None:
             changed = changed.model_copy(update={"prices": spec.prices})
         try:

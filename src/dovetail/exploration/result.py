@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront, gap_between
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.scores import Scores
+from dovetail.exploration.stopping import Reason
 from dovetail.exploration.store import Part, RunStore
 from dovetail.frozen import frozen
 from dovetail.hardware.design_space.space import DesignSpace
@@ -44,7 +45,7 @@ class StudyResult:
     #: seconds this run took; not part of the answer
     timing: Mapping[str, float] = field(default_factory=dict[str, float])
     #: what ended the study early: the run goes on if it is resumed
-    stopped: Literal["time_limit", "interrupt"] | None = None
+    stopped: Reason | None = None
 
     def pareto_front(self) -> list[dict[str, Any]]:
         """The points of the Pareto front; with one objective only the best."""

@@ -9,7 +9,6 @@ from dovetail.errors import InputError
 from dovetail.exploration.drive import Drive
 from dovetail.exploration.fidelity import CandidateBatch, Task, Worker
 from dovetail.exploration.pareto_front import ParetoFront
-from dovetail.exploration.result import open_points
 from dovetail.exploration.samplers import SAMPLERS
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
@@ -45,11 +44,12 @@ class SampledDrive(Drive):
             parts: list[Part] = []
             front = self._generation(codes, bounds_s, front, first, parts)
             first += -(-len(codes) // study.search.batch)
-            sampler.tell(designs, self._told(codes, bounds_s, parts))
             searched += parts
+            if self.stopped is not None:
+                break
+            sampler.tell(designs, self._told(codes, bounds_s, parts))
             self.counted = self.counts["sampled"] = asked
-        unproven = [open_points(study, part) for part in searched]
-        return front, searched, np.concatenate([*unproven, worker.ideal_points()])
+        return front, searched, np.concatenate([self._open_points(searched), worker.ideal_points()])
 
     def _generation(
         self, codes: Ints, bounds_s: Floats, front: ParetoFront, first: int, parts: list[Part]

@@ -137,7 +137,7 @@ class _SinceCurve:
     """Of any other: the interval is halved, and its upper end taken."""
 
     def __init__(self, scores: Scores, number: int) -> None:
-        self._scores = scores._only(number)  # its own class
+        self._scores = scores.alone(number)
 
     def __call__(self, figure: float) -> Floats:
         count = len(self._scores.least_j)

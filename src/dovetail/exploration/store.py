@@ -22,7 +22,17 @@ from dovetail.exploration import records
 from dovetail.exploration.arrow import Columns, columns_of, folder_at, joined, parquet_bytes, parquet_table
 from dovetail.exploration.folder import Folder, LocalFolder
 from dovetail.exploration.progress_file import ProgressFile
-from dovetail.exploration.records import INDEX, PARTS, RESULT, SCHEMA_VERSION, STUDY, TIMING, DamagedError, to_json
+from dovetail.exploration.records import (
+    INDEX,
+    PARTS,
+    RESULT,
+    SCHEMA_VERSION,
+    STOPPED,
+    STUDY,
+    TIMING,
+    DamagedError,
+    to_json,
+)
 from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
@@ -85,6 +95,7 @@ class RunStore:
                 folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "provenance": provenance, "study": asked}))
             folder.prepare(PARTS)
             folder.prepare(INDEX)
+            folder.remove(STOPPED)
         except BaseException:
             folder.close()
             raise
@@ -164,6 +175,20 @@ class RunStore:
                 self._intact(level, number)
         about = {"schema": SCHEMA_VERSION, "parts": self._parts(self._digests), "sha256": digest}
         self._folder.put(RESULT, to_json({**about, "result": dict(result)}))
+
+    def pause(self, result: Mapping[str, Any], stopped: str) -> None:
+        """Saves the result so far of a study that ends early; the run goes on when it is opened again."""
+        assert self._writes, "this run is open for reading only"
+        self.progress.write()
+        self._folder.put(STOPPED, to_json({"schema": SCHEMA_VERSION, "stopped": stopped, "result": dict(result)}))
+
+    def paused(self) -> tuple[dict[str, Any], str] | None:
+        """The result so far of a run that was stopped, and what stopped it."""
+        try:
+            document = records.fields(self._folder.get(STOPPED) or b"", stopped=str, result=dict)
+        except DamagedError:
+            return None
+        return document["result"], document["stopped"]
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished study; None if it is not finished, or damaged (then `repairs` says so).

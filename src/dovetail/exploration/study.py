@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from dovetail.documents import read_document
@@ -19,6 +19,7 @@ from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.resolving import study_of
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.samplers import require_sampler
+from dovetail.exploration.stopping import Stop
 from dovetail.exploration.store import RunStore
 
 
@@ -31,6 +32,10 @@ class Study(ResolvedStudy):
         path = Path(path)
         resolved = study_of(read_document(path), str(path), path.parent)
         return Study(**{field.name: getattr(resolved, field.name) for field in fields(resolved)})
+
+    def time_limited(self, seconds: float | None) -> Study:
+        """The same study with another time limit, or with none."""
+        return replace(self, search=self.search.model_copy(update={"time_limit_s": seconds}))
 
     def run(
         self,
@@ -51,6 +56,8 @@ class Study(ResolvedStudy):
         study's: they change only the run time. `simulate_top`
         overrides it too, but is part of the question: that many leading designs are simulated, and the result says
         which of them is fastest when simulated.
+
+        A time limit, Ctrl-C or SIGTERM ends the run with what it has; `stopped` of the result then says which.
         """
         if simulate_top is not None:
             return self.simulating(simulate_top).run(
@@ -70,12 +77,13 @@ class Study(ResolvedStudy):
         try:
             start, result, stopped = time.monotonic(), store.result(), None
             if result is None:
-                with _executor(
-                    self, executor or asked.name, address or asked.address, workers or asked.workers
-                ) as made:
-                    answering = Answering(self, store, made, listener)
-                    result = answering.result()
-                    stopped = answering.stopped
+                stop = Stop(self.search.time_limit_s)
+                with (
+                    stop.signals(),
+                    _executor(self, executor or asked.name, address or asked.address, workers or asked.workers) as made,
+                ):
+                    answering = Answering(self, store, made, listener, stop)
+                    result, stopped = answering.result(), answering.stopped
             timing = {"seconds": time.monotonic() - start}
             where = None if place is None else str(place)
             return StudyResult(self, result, where, tuple(store.repairs), timing, stopped)

@@ -207,7 +207,7 @@ class SearchPart(Spec):
     gap: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """a study ends when no design can be better than the best by more than this part"""
     time_limit_s: Positive | None = None
-    """a study ends after so many seconds with what it has, and goes on with --resume; not part of the answer"""
+    """a study ends after so many seconds with the best so far, and goes on with --resume; not part of the answer"""
 
 
 class ExecutorPart(Spec):

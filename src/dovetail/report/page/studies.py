@@ -26,16 +26,18 @@ def study_page(where: str, command: str) -> Page:
     """The page of a run directory, finished or not."""
     store = RunStore.view(where)
     study, history = _study(store), store.progress.read()
-    finished = store.result()
-    running = finished is None
+    finished, paused = store.result(), store.paused()
+    told = finished or (paused and paused[0])
+    running = told is None
     document: dict[str, Any] = {"certificate": None, "counts": {}, "provenance": {}}
-    document |= {"front": points_so_far(study, store)} if finished is None else finished
+    document |= {"front": points_so_far(study, store)} if told is None else told
     result = StudyResult(study, document, where)
     (first, *_) = study.objectives
     most = study.objective(first).better == "most"
     points = sorted(result.pareto_front(), key=lambda point: point["objectives"][first], reverse=most)
     sections = [*_designs(study, store, points), *_points(study, points), *_proof(document), *_convergence(history)]
-    title = f"Study {study.name}" + (", still running" if running else "")
+    state = "" if finished is not None else ", still running" if running else ", stopped early"
+    title = f"Study {study.name}{state}"
     return Page(
         title=title,
         sentence=_sentence(study, document, points, history, running=running),
@@ -69,6 +71,8 @@ def _sentence(
         if history:
             done = f"level {history[-1]['level']}, {history[-1]['evaluated']:,} designs evaluated"
         return f"The study is still running: {done}. What is shown is the best so far."
+    if not points and document["certificate"]["status"] != "infeasible":
+        return "The study was stopped before it found a design with a plan that fits."
     if not points:
         return f"None of the {study.design_words} within the limits has a plan that fits."
     certificate = document["certificate"]
