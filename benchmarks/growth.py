@@ -24,7 +24,7 @@ from typing import Any
 from dovetail import hardware, models
 from dovetail.api import plan
 from dovetail.documents import read_document
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.study import Study
 from dovetail.models import Job, Model
 from dovetail.report.svg import Panel, Series, growth

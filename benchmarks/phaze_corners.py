@@ -68,7 +68,7 @@ def corner(study: Study, chips: Sequence[Chip], space: Space) -> Corner:
     """The fastest of chips with the fastest plan of a space."""
     found: list[Corner] = []
     for chip in chips:
-        answer = plan(study.jobs[0].job, study.cluster(chip, study.counts[0]), study.framework, space=space)
+        answer = plan(study.jobs[0].job, study.positions[0].cluster(chip), study.framework, space=space)
         if answer.evaluation is None:
             continue
         best = answer.plan

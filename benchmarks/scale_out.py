@@ -34,7 +34,8 @@ from dovetail.exploration.executor import Inline
 from dovetail.exploration.fidelity import CandidateBatch, Range, Task, WarmStarts
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.ray_executor import RayExecutor
-from dovetail.exploration.resolved import ResolvedStudy, study_of
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.store import Part, RunStore
 from dovetail.report.svg import Panel, Series, growth
 

@@ -11,6 +11,7 @@ import typer
 
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.cli.study_references import design_text, print_references
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
 from dovetail.report.design_words import LEVELS, objective_text, variable_label, variable_text, variables_text
@@ -122,6 +123,7 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
         _print_best(result, points[0])
     elif points:
         _print_front(result, points)
+    print_references(result)
     certificate, counts = result.certificate, result.document["counts"]
     gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
     lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]
@@ -161,16 +163,15 @@ def _candidate(point: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
-    from dovetail.exploration.objective import OBJECTIVES
     from dovetail.plans.words import plan_words
 
-    lines = [("design", f"{best['design']:,} of {result.study.space.name}, {_number_text(best)}")]
+    lines = [("design", f"{design_text(result, best)}, {_number_text(best)}")]
     figures = {**best["variables"], **best["silicon"]}
     if "wafer" in best:
         lines += wafer_facts(best["wafer"], best["silicon"])
         figures = {name: value for name, value in best["variables"].items() if name not in SHOWN_VARIABLES}
     lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
-    lines += [(OBJECTIVES[name].title, objective_text(name, value)) for name, value in best["objectives"].items()]
+    lines += [(each.title, objective_text(each, best["objectives"][each.name])) for each in result.study.scored]
     for name, answer in best["jobs"].items():
         words = plan_words(result.plan_of(best, name))
         lines.append((name, f"{seconds_text(answer['step_time_s'])} per step: {words}"))
@@ -187,23 +188,30 @@ def _number_text(point: Mapping[str, Any]) -> str:
 
 def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     """The Pareto front in order of its first objective, with all variables in one column."""
-    from dovetail.exploration.objective import OBJECTIVES
-
-    first, *_ = names = result.study.objectives
-    ordered = sorted(points, key=lambda point: point["objectives"][first], reverse=OBJECTIVES[first].better == "most")
+    first, *_ = scored = result.study.scored
+    ordered = sorted(points, key=lambda point: point["objectives"][first.name], reverse=first.better == "most")
     several = len(result.study.counts) > 1
-    best = {name: OBJECTIVES[name].best(point["objectives"][name] for point in points) for name in names}
+    best = {each.name: each.best(point["objectives"][each.name] for point in points) for each in scored}
     rows: list[list[str]] = []
     for point in ordered[:_SHOWN]:
-        figures = [objective_text(n, point["objectives"][n]) + _unsure(point, n, best[n]) for n in names]
+        figures = [
+            objective_text(each, point["objectives"][each.name]) + _unsure(point, each.name, best[each.name])
+            for each in scored
+        ]
         chips = [f"{point.get('wafers', point['chips']):,}"] if several else []
-        rows.append([f"{point['design']:,}", *chips, *figures, variables_text(point["variables"])])
+        rows.append([_row_name(point), *chips, *figures, variables_text(point["variables"])])
     chips = ["wafers" if result.study.of_wafers else "chips"] if several else []
-    print_table(("design", *chips, *(OBJECTIVES[name].title for name in names), "variables"), rows)
+    print_table(("design", *chips, *(each.title for each in scored), "variables"), rows)
     if any("*" in figure for row in rows for figure in row[:-1]):
         typer.echo("* not distinguishable from the best of its column, by the errors of predicted ratios")
     if len(points) > len(rows):
         typer.echo(f"and {len(points) - len(rows)} more on the Pareto front: see --json")
+
+
+def _row_name(point: Mapping[str, Any]) -> str:
+    """The design of a row, and of which hardware where there are several."""
+    parts = [str(point[name]) for name in ("space", "network") if name in point]
+    return point["chip"] if "chip" in point else " ".join([f"{point['design']:,}", *parts])
 
 
 def _unsure(point: Mapping[str, Any], name: str, best: float) -> str:
@@ -220,7 +228,7 @@ def _levels(counts: dict[str, int]) -> str:
 def _infeasible(result: StudyResult) -> str:
     counts = result.document["counts"]
     if counts.get("kept") == 0:
-        left_out = result.study.spaces[-1].count().left_out
+        left_out = result.study.explored[-1].space.count().left_out
         tightest = max(left_out, key=lambda text: left_out[text])
         what = f"exclude all {counts['designs']:,} designs; {tightest} alone excludes {left_out[tightest]:,}"
         error = InputError("limits", what, "relax it")

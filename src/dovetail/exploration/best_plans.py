@@ -13,8 +13,8 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.scores import Scores
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -61,27 +61,17 @@ def searched(
 
     `least_s` is candidates × jobs. Those that no plan can bring out of the study's gap are not searched.
     """
-    bounds, rows = candidate_lower_bounds(study, codes), list[SearchedCandidate]()
-    for i in np.lexsort((codes, least_s @ study.weights)).tolist():
+    bounds, rows = Scores.of(study, codes), list[SearchedCandidate]()
+    for i in np.lexsort((codes, study.mean.of(least_s))).tolist():
         own = bounds.take(np.array([i]))
-        if least_s[i] @ study.weights >= float(own.latest(study.to_beat(front))[0]):
+        if study.mean.of(least_s[i]) >= float(own.latest_s(study.to_beat(front))[0]):
             rows.append(SearchedCandidate(int(codes[i]), tuple(least_s[i].tolist())))
             continue
-        row = _best_plans(study, int(codes[i]), least_s[i], float(own.latest(front)[0]), search)
+        row = _best_plans(study, int(codes[i]), least_s[i], float(own.latest_s(front)[0]), search)
         rows.append(row)
         if row.figures is not None:
             front = np.concatenate([front, np.array(row.figures)[None]])
     return rows
-
-
-def limits(latest_s: Floats, least_s: Floats, weights: Floats, number: int) -> Floats:
-    """The step time one job may take if the others take their lower bounds and all together stay in time."""
-    rest = np.arange(len(weights)) != number
-    others = least_s[:, rest] @ weights[rest]
-    with np.errstate(invalid="ignore"):
-        left = (latest_s - others) / weights[number]
-    # if another job does not fit, nothing can be won
-    return np.where(np.isfinite(others), left, -np.inf)
 
 
 def _best_plans(
@@ -91,7 +81,7 @@ def _best_plans(
     cluster = study.cluster_of(code)
     proven_s, answers, ended = least_s.copy(), list[Answer](), True
     for number, job in enumerate(study.jobs):
-        limit = float(limits(np.array([latest_s]), proven_s[None], study.weights, number)[0])
+        limit = float(study.mean.left(np.array([latest_s]), proven_s[None], number)[0])
         answer, bound = search(study, job.job, cluster, limit)
         proven_s[number] = max(float(proven_s[number]), bound)
         ended = ended and not answer.certificate.open
@@ -105,13 +95,12 @@ def _best_plans(
 
 def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tuple[float, ...]:
     """The figure of every objective at the step times found; energy is that of the plans."""
-    weighted = np.array([answer.step_time_s for answer in answers]) @ study.weights
-    bounds = candidate_lower_bounds(study, np.array([code])).points(weighted[None])[0]
-    figures = dict(zip(study.objectives, bounds.tolist(), strict=True))
-    if "tokens_per_joule" in figures:
-        joules = [_joules(study, answer) for answer in answers]
-        figures["tokens_per_joule"] = np.array(joules, np.float64) @ study.weights / study.tokens
-    return tuple(float(figure) for figure in figures.values())
+    scores = Scores.of(study, np.array([code]))
+    mean_s = np.atleast_1d(study.mean.of(np.array([answer.step_time_s for answer in answers])))
+    energy_j = scores.least_j + scores.idle_w * mean_s
+    if any(objective.counts_energy for objective in study.scored):
+        energy_j = np.atleast_1d(study.mean.of(np.array([_joules(study, answer) for answer in answers], np.float64)))
+    return tuple(scores.figures(mean_s, energy_j)[0].tolist())
 
 
 def _joules(study: ResolvedStudy, answer: Answer) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -13,15 +13,15 @@ from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, StudyProgress
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.memory import InMemoryStore
-from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront
+from dovetail.exploration.part_of_store import PartOfStore
 from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import open_points, result_document
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part, RunStore
 from dovetail.exploration.survivors import WINDOW_ROWS, Survivors
 from dovetail.exploration.wafers import network_key, wafer_designs
@@ -43,7 +43,11 @@ class Drive:
     _levels: tuple[str, ...] = ("kept", "holding", "physical", "profile")
 
     def __init__(
-        self, study: ResolvedStudy, store: RunStore | InMemoryStore, executor: Executor, listener: Listener | None
+        self,
+        study: ResolvedStudy,
+        store: RunStore | InMemoryStore | PartOfStore,
+        executor: Executor,
+        listener: Listener | None,
     ) -> None:
         self.study = study
         self.store = store
@@ -63,14 +67,17 @@ class Drive:
         self.stopped: Literal["time_limit", "interrupt"] | None = None
         #: results of simulated designs, if the study asks for them
         self.simulation: dict[str, Any] | None = None
+        #: results of the chips to compare with
+        self.references = list[Part]()
         self.start = time.monotonic()
 
-    def result(self) -> dict[str, Any]:
-        """Runs the study and saves its result."""
+    def result(self, told: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Runs the study and saves its result, with what else there is to tell."""
         front, searched, unproven = self._explored()
         if np.isfinite(self.dropped):
             unproven = np.concatenate([unproven, [[self.dropped]]])
-        document = result_document(self.study, front, searched, self.counts, unproven)
+        document = result_document(self.study, front, searched, self.counts, unproven, self.references)
+        document |= told or {}
         if self.study.of_wafers:
             document["left_out"] = self.left_out
         if self.simulation is not None:
@@ -89,9 +96,9 @@ class Drive:
     def _explored(self) -> tuple[ParetoFront, list[Part], Floats]:
         """The front, the parts of searched designs, and the lower bounds of what is not proven."""
         self._check_size()
-        warm_starts: list[Part] = []
+        front, warm_starts = self.compared(), [part for part in self.references if self._eligible(part)]
         front = self._run_level(
-            "warm_start", 1, lambda k, _: WarmStarts(k) if k == 0 else None, self._empty, warm_starts.append
+            "warm_start", 1, lambda k, _: WarmStarts(k) if k == 0 else None, front, warm_starts.append
         )
         top, replays = self.study.search.simulate_top, list[Part]()
         to_beat, simulated = front.points, self._empty
@@ -105,12 +112,27 @@ class Drive:
         is_warm_start = np.isin(codes, codes_of(warm_starts))
         front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
         if top is not None and self.stopped is None:
-            weighted_s, self.bound = bounds_s @ self.study.weights, None
+            weighted_s, self.bound = self.study.mean.of(bounds_s), None
             simulated = self._replay_best(1, front, [*warm_starts, *searched], simulated, replays)
             self._replay(top, codes, weighted_s, [*warm_starts, *searched], simulated, replays)
             self.simulation = simulation_document(self.study, replays, codes, weighted_s, self.dropped)
         unproven = [open_points(self.study, part) for part in (*warm_starts, *searched)]
         return front, [*warm_starts, *searched], np.concatenate([*unproven, rest])
+
+    def compared(self) -> ParetoFront:
+        """The front of the chips to compare with that keep the limits; each is planned, whatever is better."""
+        study, codes = self.study, self.study.references
+        unknown, nothing = np.zeros((1, len(study.jobs))), self._empty.points
+
+        def task_of(k: int, _: ParetoFront) -> Task | None:
+            one = slice(k, k + 1)
+            return CandidateBatch("reference", k, codes[one], unknown, nothing) if k < len(codes) else None
+
+        return self._run_level("reference", len(codes), task_of, self._empty, self.references.append)
+
+    def _eligible(self, part: Part) -> bool:
+        """Whether the chip of a part may win."""
+        return all(self.study.keeps(np.asarray(part.columns["code"], np.int64)))
 
     def _replay_best(
         self, number: int, front: ParetoFront, searched: list[Part], simulated: ParetoFront, replays: list[Part]
@@ -156,14 +178,10 @@ class Drive:
         self._run_level("replay", None, task_of, simulated, replays.append, 2)
 
     def _physical(self, front: ParetoFront, to_beat: Floats) -> Survivors:
-        size = self.study.space.size
-        starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
+        ranges = self.study.ranges(PHYSICAL)
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
-            if k >= len(starts):
-                return None
-            position, first = starts[k]
-            return Range(k, position, first, min(first + PHYSICAL, size), to_beat)
+            return Range(k, *ranges[k], to_beat) if k < len(ranges) else None
 
         def absorb(part: Part) -> None:
             self.counts["kept"] += part.facts["kept"]
@@ -177,7 +195,7 @@ class Drive:
             self.pruned["limits"] = self.counted - self.counts["kept"]
             self.pruned["physical"] = self.counts["kept"] - self.counts["physical"]
 
-        return self._candidates("physical", len(starts), task_of, front, absorb)
+        return self._candidates("physical", len(ranges), task_of, front, absorb)
 
     def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> Survivors:
         size = PROFILED if len(survivors) <= WINDOW_ROWS else PROFILED_OF_MANY
@@ -199,7 +217,7 @@ class Drive:
         for codes, bounds_s in survivors.windows():
             # tables are built once per grid, so its designs are profiled one after the other
             network = network_of(self.study, codes) if self.study.of_wafers else ()
-            order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
+            order = np.lexsort((codes, self.study.mean.of(bounds_s), *network))
             for first in range(0, len(order), size):
                 rows = order[first : first + size]
                 yield codes[rows], bounds_s[rows]
@@ -210,7 +228,7 @@ class Drive:
         Also returns the lower bounds of those that were not searched.
         """
         study, size = self.study, self.study.search.batch
-        points = candidate_lower_bounds(study, codes).points(bounds_s @ study.weights)
+        points = Scores.of(study, codes).points(study.mean.of(bounds_s))
         order = np.lexsort((codes, points[:, 0]))
         candidates = _OpenCandidates(points[order])
         searched: list[Part] = []
@@ -274,7 +292,9 @@ class Drive:
             done += 1
             self.batches += 1
             collect(part)
-            if "evaluated" in part.columns:
+            if level == "reference":
+                current = current.with_part(part, self.study.objectives) if self._eligible(part) else current
+            elif "evaluated" in part.columns:
                 evaluated = np.asarray(part.columns["evaluated"])
                 self.counts["searched"] += len(evaluated)
                 self.counts["evaluated"] += int(evaluated.sum())
@@ -316,12 +336,12 @@ class Drive:
         )
 
     def _report(self, level: str, front: ParetoFront, done: int, total: int | None) -> None:
-        name = self.study.objectives[0]
-        single = len(self.study.objectives) == 1
+        objective, *others = self.study.scored
+        single = not others
         best = float(front.points.min()) if single and len(front) else None
         bound = None if best is None or self.bound is None else min(self.bound, best)
         elapsed = time.monotonic() - self.start
-        shown = OBJECTIVES[name].shown
+        shown = objective.shown
         progress = StudyProgress(
             level=level,
             counted=self.counted,
@@ -329,8 +349,8 @@ class Drive:
             pruned=dict(self.pruned),
             evaluated=self.counts["evaluated"],
             incumbent=None if best is None else shown(best),
-            objective=OBJECTIVES[name].title,
-            unit=OBJECTIVES[name].unit,
+            objective=objective.title,
+            unit=objective.unit,
             bound=None if bound is None else shown(bound),
             gap=None if bound is None or best is None else 1 - bound / best,
             front=len(front),

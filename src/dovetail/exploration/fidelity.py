@@ -25,13 +25,13 @@ from dovetail.bounds.design_tables import DesignTables
 from dovetail.digests import package_digests
 from dovetail.errors import InputError
 from dovetail.exploration import wafers
-from dovetail.exploration.best_plans import columns_of, limits, searched
+from dovetail.exploration.best_plans import columns_of, searched
 from dovetail.exploration.free_bounds import StepWork, least_free_seconds
 from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, warm_start_rows
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
 from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster, Tier
@@ -127,6 +127,11 @@ class Worker:
         # wafers come grid by grid, and each grid has its own large tables
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
+    @property
+    def computed_by(self) -> Mapping[str, str]:
+        """Digests of where the study was started."""
+        return self._computed_by
+
     def __getstate__(self) -> tuple[ResolvedStudy, dict[str, str]]:
         return self.study, self._computed_by
 
@@ -165,7 +170,7 @@ class Worker:
         return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
 
     def _physical(self, task: Range) -> Part:
-        study, space = self.study, self.study.spaces[task.position]
+        study, space = self.study, self.study.positions[task.position].space
         remaining: list[tuple[Ints, Floats]] = []
         dropped = float("inf")
         num_kept, holding, left_out = 0, 0, dict[str, int]()
@@ -187,11 +192,16 @@ class Worker:
 
     def physical_of(self, position: int, designs: Ints) -> Floats:
         """Lower bounds of designs by their numbers: candidates × jobs, in seconds."""
-        return self._physical_s(position, self.study.spaces[position].designs(designs))
+        return self._physical_s(position, self.study.positions[position].space.designs(designs))
 
     def ideal_points(self) -> Floats:
         """A point no worse than any design, within limits or not: the best value of every variable at once."""
-        space = self.study.space
+        points = [self._ideal_point(number) for number in range(len(self.study.explored))]
+        return np.min(points, axis=0)[None]
+
+    def _ideal_point(self, position: int) -> Floats:
+        """That of the designs of one space."""
+        space = self.study.positions[position].space
         most = {name: np.asarray(values.max()) for axis in space.axes for name, values in axis.values.items()}
         most |= {name: np.asarray(BOUNDS[name].high, np.float64) for name, _ in space.formulas.derived}
         if "narrowest_bits" in most:
@@ -201,10 +211,9 @@ class Worker:
         # a design without HBM stacks streams from its SRAM, which may be faster than any stack
         both = np.array([float(most.get("hbm_stacks", space.fixed.hbm_stacks)), *stacks])
         ideal = space.fixed.varied({**most, "hbm_stacks": both})
-        weighted = (self._physical_s(0, ideal) @ self.study.weights).min(keepdims=True)
+        least_s = self.study.mean.of(self._physical_s(position, ideal)).min()
         # costs have no useful lower bound here: 0 is the only safe one
-        lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
-        return np.array(lines)[None] * weighted[:, None]
+        return np.array([1.0 if name == "step_time" else 0.0 for name in self.study.objectives]) * least_s
 
     @cached_property
     def _step_works(self) -> list[StepWork]:
@@ -214,19 +223,15 @@ class Worker:
 
     def _physical_s(self, position: int, designs: Designs) -> Floats:
         """Lower bounds of every job in seconds: candidates × jobs."""
-        study, count = self.study, self.study.counts[position]
+        study, place = self.study, self.study.positions[position]
         if study.mapping is not None:
             jobs = [job.job for job in study.jobs]
-            return least_free_seconds(jobs, study.framework, wafers.as_wafers(designs), count, self._step_works)
-        cluster = study.usual_clusters[0]
+            return least_free_seconds(jobs, study.framework, wafers.as_wafers(designs), place.count, self._step_works)
+        cluster = study.usual_clusters[0] if study.of_wafers else place.cluster(place.space.base)
         sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
         if isinstance(designs, WaferDesigns):
-            return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, count, sizes)
-        cluster = study.cluster(study.space.base, count)
-        if study.tiers is not None and cluster.tiers:
-            # the cluster's network replaces the links of the design
-            rate = np.asarray(cluster.tiers[0].bytes_per_s)
-            designs = designs.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": rate})
+            return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, place.count, sizes)
+        designs = place.linked(designs)
         parts: list[Floats] = []
         for job, micro_batches in zip(study.jobs, sizes, strict=True):
             parts.append(design_bounds([job.job], cluster, designs, micro_batches)[..., 0, :].min(axis=-1))
@@ -243,7 +248,7 @@ class Worker:
         return {"dropped": lowest} if np.isfinite(lowest) else {}
 
     def _points(self, codes: Ints, bounds_s: Floats) -> Floats:
-        return candidate_lower_bounds(self.study, codes).points(bounds_s @ self.study.weights)
+        return Scores.of(self.study, codes).points(self.study.mean.of(bounds_s))
 
     def _still_open(self, codes: Ints, bounds_s: Floats, front: Floats) -> Bools:
         """Which candidates may still improve a front."""
@@ -265,11 +270,11 @@ class Worker:
     def _profiled(self, codes: Ints, least_s: Floats, front: Floats) -> Floats:
         """Lower bounds from profiles; bounds of jobs that no longer matter stay as they are."""
         study, bounds_s = self.study, least_s.copy()
-        latest = candidate_lower_bounds(study, codes).latest(front)
+        latest = Scores.of(study, codes).latest_s(front)
         for position, rows, designs in study.candidates(codes):
             clusters = study.clusters(position, designs)
             for number in range(len(study.jobs)):
-                most_s = limits(latest[rows], bounds_s[rows], study.weights, number)
+                most_s = study.mean.left(latest[rows], bounds_s[rows], number)
                 (open_rows,) = np.nonzero(bounds_s[rows, number] < most_s)
                 alike = self._tables_for(number, position, [clusters[i] for i in open_rows.tolist()])
                 for tables, members in alike:
@@ -305,8 +310,8 @@ class Worker:
         codes: list[Ints] = []
         bounds_s: list[Floats] = []
         drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
-        for position, space in enumerate(study.spaces):
-            sample = space.sample(max(drawn_at_most // len(study.counts), 1), study.seed)
+        for position, place in enumerate(study.explored):
+            sample = place.space.sample(max(drawn_at_most // len(study.explored), 1), study.seed)
             codes.append(study.codes(position, sample.index))
             bounds_s.append(self._physical_s(position, sample.designs))
         drawn, bounds = np.concatenate(codes), np.concatenate(bounds_s)
@@ -319,7 +324,7 @@ class Worker:
 
     def _leading(self, task: Leading) -> Part:
         """The designs with the lowest bounds by physics, over all objectives."""
-        study, space = self.study, self.study.spaces[task.position]
+        study, space = self.study, self.study.positions[task.position].space
         codes, bounds_s = np.zeros(0, np.int64), np.zeros((0, len(study.jobs)))
         for batch in space.batches(start=task.start, stop=task.stop):
             codes = np.concatenate([codes, study.codes(task.position, batch.index)])

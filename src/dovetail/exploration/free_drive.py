@@ -12,12 +12,11 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.exploration.drive import PHYSICAL, Drive
 from dovetail.exploration.fidelity import FreeBatch, Leading, Replay, Task, WarmStarts
 from dovetail.exploration.free_plans import FreeStage, figures
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
-from dovetail.exploration.objective import ObjectiveBounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
@@ -70,19 +69,16 @@ class FreeDrive(Drive):
 
     def _warm_starts(self) -> WarmStarts:
         """The leading designs by physics, of alike ones the first."""
-        study, size = self.study, self.study.space.size
+        study = self.study
         leading = LEADING if study.usual_clusters[0].store is None else LEADING_WITH_STORE
-        starts = [(p, first) for p in range(len(study.counts)) for first in range(0, size, PHYSICAL)]
+        ranges = study.ranges(PHYSICAL)
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
-            if k >= len(starts):
-                return None
-            position, first = starts[k]
-            return Leading(k, position, first, min(first + PHYSICAL, size), leading)
+            return Leading(k, *ranges[k], leading) if k < len(ranges) else None
 
-        survivors = self._candidates("leading", len(starts), task_of, self._empty, lambda _: None)
+        survivors = self._candidates("leading", len(ranges), task_of, self._empty, lambda _: None)
         codes, bounds_s = survivors.whole()
-        order = np.lexsort((codes, bounds_s @ study.weights))[:leading]
+        order = np.lexsort((codes, study.mean.of(bounds_s)))[:leading]
         distinct: dict[Cluster, int] = {}
         for row in order.tolist():
             distinct.setdefault(figures(study.cluster_of(int(codes[row]))), row)
@@ -164,7 +160,7 @@ class FreeDrive(Drive):
             return Replay(k, code, plans_of(study, parts, code), bounds)
 
         self._run_level("replay", len(leading), task_of, found, replays.append)
-        self.simulation = simulation_document(study, replays, codes, least_s @ study.weights, dropped_s)
+        self.simulation = simulation_document(study, replays, codes, study.mean.of(least_s), dropped_s)
 
 
 class _Queue:
@@ -172,7 +168,7 @@ class _Queue:
 
     def __init__(self, study: ResolvedStudy, codes: Ints) -> None:
         self.study, self.codes = study, codes
-        self._bounds: ObjectiveBounds = candidate_lower_bounds(study, codes)
+        self._bounds: Scores = Scores.of(study, codes)
         self._row_of = {int(code): row for row, code in enumerate(codes.tolist())}
         #: stages handed out
         self._asked = np.zeros(len(codes), np.int64)
@@ -186,7 +182,7 @@ class _Queue:
 
     def points(self, known: Refined) -> Floats:
         """Lower bounds of the objectives."""
-        return self._bounds.points(known.least_s @ self.study.weights)
+        return self._bounds.points(self.study.mean.of(known.least_s))
 
     def open_rows(self, known: Refined) -> Ints:
         """Candidates that have a stage left and may matter, the lowest bound first."""

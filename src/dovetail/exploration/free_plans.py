@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.exploration.best_plans import PlanSearch, SearchedCandidate, bound_of, limits, searched
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
+from dovetail.exploration.best_plans import PlanSearch, SearchedCandidate, bound_of, searched
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.scores import Scores
 from dovetail.hardware import Cluster
 from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
 from dovetail.mapping.tiles.work_bounds import least_free_s
@@ -67,7 +67,7 @@ def warm_start_rows(study: ResolvedStudy, codes: Ints, least_s: Floats) -> list[
     nothing = np.zeros((0, len(study.objectives)))
     if study.cluster_of(int(codes[0])).store is not None:
         least_s = np.array([row.least_s for row in _bounded(study, codes, least_s, nothing)])
-    rows = np.lexsort((codes, least_s @ study.weights))[:SEARCHED]
+    rows = np.lexsort((codes, study.mean.of(least_s)))[:SEARCHED]
     return searched(study, codes[rows], least_s[rows], nothing, _warm_search)
 
 
@@ -95,14 +95,14 @@ def _free_search(
 def _bounded(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) -> list[SearchedCandidate]:
     """Bounds from the blocks of every skeleton; jobs that no longer matter keep theirs."""
     bounds_s = least_s.copy()
-    latest = candidate_lower_bounds(study, codes).latest(study.to_beat(front))
+    latest = Scores.of(study, codes).latest_s(study.to_beat(front))
     known: dict[tuple[Cluster, int, float], float] = {}
     for row, code in enumerate(codes.tolist()):
         cluster = study.cluster_of(code)
         # blocks send nothing, so links do not matter
         unlinked = replace(figures(cluster), tiers=tuple(replace(tier, bytes_per_s=1.0) for tier in cluster.tiers))
         for number, job in enumerate(study.jobs):
-            most_s = float(limits(latest[row : row + 1], bounds_s[row : row + 1], study.weights, number)[0])
+            most_s = float(study.mean.left(latest[row : row + 1], bounds_s[row : row + 1], number)[0])
             if bounds_s[row, number] < most_s:
                 key = unlinked, number, most_s
                 if key not in known:

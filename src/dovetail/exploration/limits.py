@@ -1,10 +1,9 @@
-"""Limits and objectives of a study as formulas of its design space."""
+"""Limits of a study as formulas of its design space."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.errors import InputError
 from dovetail.exploration.study_file import LimitsPart
 from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
@@ -34,21 +33,11 @@ def limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
         for limit, name in (_LIMITED if space.wafer is None else _LIMITED_WAFERS).items()
         if (value := getattr(limits, limit)) is not None
     ]
+    if limits.rack_power_w is not None and limits.rack_chips is not None:
+        most_w = limits.rack_power_w / min(limits.rack_chips, count)
+        added.append(parse_expression(f"peak_power_w <= {most_w!r}", "rack_power_w", "condition"))
     if limits.least_yield is not None:
         added.append(parse_expression(f"wafer_yield >= {limits.least_yield!r}", "least_yield", "condition"))
     for expression in added:
         space.formulas.check_names(expression, "limits")
     return replace(space, limits=(*space.limits, *added))
-
-
-#: Objective → the estimate it needs of a design.
-_ESTIMATED = {"area": "area_mm2", "tokens_per_dollar": "system_cost_usd", "tokens_per_joule": "peak_power_w"}
-
-
-def check_estimate(space: DesignSpace, objective: str) -> None:
-    """Raises an error if the technology has no figures for an objective."""
-    if objective in _ESTIMATED:
-        try:
-            space.values(_ESTIMATED[objective], space.designs([0]))
-        except InputError as error:
-            raise InputError(f"objectives.{objective}", f"needs an estimate: {error.what}", error.fix) from None

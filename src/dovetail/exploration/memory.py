@@ -11,6 +11,9 @@ from dovetail.exploration.store import Part
 class InMemoryStore:
     """A store that only remembers the result, in this process."""
 
+    #: whether what was written can be read again
+    saves = False
+
     def __init__(self) -> None:
         self.repairs: list[str] = []
         self._result: dict[str, Any] | None = None

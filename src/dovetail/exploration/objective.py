@@ -1,30 +1,60 @@
-"""Objectives of a design with its plans, and their lower bounds before any plan is known.
+"""Objectives of a study: formulas of the step time and of what is fixed for a design.
 
-All figures are minimised. Each is linear in the weighted step time T of the jobs, or independent of it:
-figure ≥ base + slope · T, with equality except for energy, whose dynamic part depends on the plan too.
+A formula is one if its form shows that it rises, or falls, with the step time and the energy of a step: then a lower
+bound of these bounds the objective. Every figure is minimised: the value, or one over a value that should be large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import Floats
+from dovetail.errors import InputError, quoted
 from dovetail.frozen import frozen
+from dovetail.hardware.design_space.expression import Expression, Lookup, parse_expression
+from dovetail.hardware.design_space.monotone import trend
 
-#: Depreciation time of a system, for tokens per dollar. A usual figure for data centres.
-LIFE_S = 4 * 365.25 * 86400.0
+Better = Literal["least", "most"]
+
+#: Names that change with the plan, and whether they rise or fall with the step time.
+MOVING: Mapping[str, int] = {"step_s": 1, "energy_j": 1, "tokens_per_s": -1}
+#: Names of a study besides those of its design spaces.
+OF_STUDY = (
+    "tokens", "chips", "area_mm2", "peak_power_w", "cost_usd", "system_cost_usd", "total_area_mm2", "total_power_w",
+    "total_price_usd", "life_s", "usd_per_joule",
+)  # fmt: skip
 
 
 @frozen
 class Objective:
-    """How an objective is displayed; its `figure` is minimised."""
+    """What is asked of a design, and how it is displayed."""
 
+    name: str
     title: str
     unit: str
-    better: Literal["least", "most"]
+    better: Better
+    expression: Expression
+
+    @property
+    def timed(self) -> bool:
+        """Whether it depends on the plan."""
+        return any(name in MOVING for name in self.expression.names)
+
+    @property
+    def counts_energy(self) -> bool:
+        """Whether the energy of a step is part of it."""
+        return "energy_j" in self.expression.names
+
+    def figure(self, lookup: Lookup) -> Floats:
+        """What is minimised."""
+        value = self.expression.number(lookup)
+        if self.better == "least":
+            return value
+        with np.errstate(divide="ignore"):
+            return 1 / value
 
     def shown(self, figure: float) -> float:
         """The value a user sees."""
@@ -35,71 +65,42 @@ class Objective:
         return min(shown) if self.better == "least" else max(shown)
 
 
+def formula_objective(name: str, text: str, unit: str = "", better: Better | None = None, title: str = "") -> Objective:
+    """The objective of a formula; refused unless it is certain to rise or to fall with the step time."""
+    where = f"objectives.{name}"
+    expression = parse_expression(text, where, "number")
+    certain = trend(expression, MOVING)
+    if certain.direction is None or not certain.positive:
+        what = f"{quoted(expression.text)} is not certain to rise or to fall with the step time, and to be positive"
+        raise InputError(where, what, "use sums, products and quotients of step_s, energy_j or tokens_per_s")
+    found: Better | None = {1: "least", -1: "most"}.get(certain.direction)  # type: ignore[assignment]
+    if better is not None and found not in (None, better):
+        raise InputError(where, f"is better the {found[:4]} it is" if found else "", f"set better to {found}")
+    return Objective(name, title or name.replace("_", " "), unit, found or better or "least", expression)
+
+
+#: Dollars of a step: the system's price written off over its life, and what its energy costs where that has a price.
+_CAPITAL = "total_price_usd * step_s / life_s"
+_WITH_ENERGY = f"({_CAPITAL} + energy_j * usd_per_joule)"
+
+#: name → formula, unit, title
+_NAMED: Mapping[str, tuple[str, str, str]] = {
+    "step_time": ("step_s", "s", "step time"),
+    "tokens_per_joule": ("tokens / energy_j", "tokens/J", "tokens per joule"),
+    "tokens_per_dollar": (f"tokens / ({_CAPITAL})", "tokens/USD", "tokens per dollar"),
+    "tokens_per_s_per_w": ("tokens_per_s / total_power_w", "tokens/s/W", "tokens per second and watt"),
+    "tokens_per_s_per_mm2": ("tokens_per_s / total_area_mm2", "tokens/s/mm2", "tokens per second and mm2"),
+    "area": ("area_mm2", "mm2", "chip area"),
+}
+
 OBJECTIVES: Mapping[str, Objective] = {
-    "step_time": Objective("step time", "s", "least"),
-    "tokens_per_joule": Objective("tokens per joule", "tokens/J", "most"),
-    "tokens_per_dollar": Objective("tokens per dollar", "tokens/USD", "most"),
-    "area": Objective("chip area", "mm2", "least"),
+    name: formula_objective(name, text, unit, title=title) for name, (text, unit, title) in _NAMED.items()
 }
 
 
-@frozen
-class ObjectiveBounds:
-    """Lower bounds, candidates × objectives: figure ≥ base + slope · T."""
-
-    base: Floats
-    slope: Floats
-
-    def points(self, weighted_s: Floats) -> Floats:
-        """Lower bounds of the figures at these step times; infinite if a step time is."""
-        with np.errstate(invalid="ignore"):
-            figures = self.base + self.slope * weighted_s[:, None]
-        figures[~np.isfinite(weighted_s)] = np.inf
-        return figures
-
-    def latest(self, front: Floats) -> Floats:
-        """The step time from which each candidate cannot improve a front: the minimum over the front's points.
-
-        A point beats a candidate if all its figures are at most as large: for figures that grow with time, from some
-        step time on; for the others, always or never.
-        """
-        latest = np.full(len(self.base), np.inf)
-        for point in front:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                since = (point - self.base) / self.slope
-            still = np.where(point <= self.base, -np.inf, np.inf)
-            beaten = np.where(self.slope > 0, since, still).max(axis=1)
-            latest = np.minimum(latest, beaten)
-        return np.maximum(latest, 0.0)
-
-    def take(self, rows: Ints | Bools) -> ObjectiveBounds:
-        """The bounds of some candidates."""
-        return ObjectiveBounds(self.base[rows], self.slope[rows])
-
-
-@frozen
-class Prices:
-    """Costs of candidates that do not depend on the plan, as arrays."""
-
-    chips: Floats
-    area_mm2: Floats
-    #: the price of all chips
-    system_usd: Floats
-    #: joules of a step that every plan spends, weighted over jobs; and watts of all chips whatever runs
-    least_j: Floats
-    idle_w: Floats
-
-
-def objective_bounds(objectives: Sequence[str], prices: Prices, tokens: float) -> ObjectiveBounds:
-    """The lower bounds of objectives, given the tokens of a weighted step."""
-    none = np.zeros_like(prices.area_mm2)
-    lines = {
-        "step_time": (none, none + 1.0),
-        "tokens_per_joule": (prices.least_j / tokens, prices.idle_w / tokens),
-        "tokens_per_dollar": (none, prices.system_usd / (LIFE_S * tokens)),
-        "area": (prices.area_mm2, none),
-    }
-    by_objective = [lines[name] for name in objectives]
-    return ObjectiveBounds(
-        np.stack([base for base, _ in by_objective], axis=1), np.stack([slope for _, slope in by_objective], axis=1)
-    )
+def named_objective(name: str, *, energy_priced: bool) -> Objective:
+    """An objective by its name; a dollar pays for energy too where a study says what it costs."""
+    if name == "tokens_per_dollar" and energy_priced:
+        _, unit, title = _NAMED[name]
+        return formula_objective(name, f"tokens / {_WITH_ENERGY}", unit, title=title)
+    return OBJECTIVES[name]

@@ -20,8 +20,8 @@ _ENDINGS = {INDEX: ".json", PARTS: ".parquet", BEST: ".yaml", SIMULATED: ".yaml"
 #: The part of a study that says what its names and paths referred to, as digests.
 CONTENT = "content"
 
-_LEVEL = re.compile(r"[a-z][a-z_]*")
-_ENTRY = re.compile(r"([a-z][a-z_]*)-(\d{6,})\.json")
+_LEVEL = re.compile(r"[a-z][a-z0-9_]*")
+_ENTRY = re.compile(r"([a-z][a-z0-9_]*)-(\d{6,})\.json")
 _ABSENT = object()
 
 

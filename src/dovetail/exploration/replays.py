@@ -120,7 +120,7 @@ def replay_columns(study: ResolvedStudy, row: Replayed) -> dict[str, Any]:
 
 def weighted(study: ResolvedStudy, part: Part, name: str) -> Floats:
     """A figure of simulated candidates, weighted over all jobs; infinite if no plan fits."""
-    return np.stack([np.asarray(part.columns[f"{name}.{job.name}"]) for job in study.jobs], axis=1) @ study.weights
+    return study.mean.of(np.stack([np.asarray(part.columns[f"{name}.{job.name}"]) for job in study.jobs], axis=1))
 
 
 def codes_of(parts: Sequence[Part]) -> list[int]:

@@ -13,11 +13,11 @@ from dovetail.arrays import TOLERANCE, Floats
 from dovetail.digests import STUDY_PACKAGES, package_provenance
 from dovetail.exploration import wafers
 from dovetail.exploration.free_mapping import mapping_words
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
-from dovetail.exploration.objective import OBJECTIVES
+from dovetail.exploration.objective import Objective
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront, gap_between
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part, RunStore
 from dovetail.frozen import frozen
 from dovetail.hardware.design_space.space import DesignSpace
@@ -83,17 +83,24 @@ class StudyResult:
 
 
 def result_document(
-    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], unproven: Floats
+    study: ResolvedStudy,
+    front: ParetoFront,
+    searched: Sequence[Part],
+    counts: Mapping[str, int],
+    unproven: Floats,
+    references: Sequence[Part] = (),
 ) -> dict[str, Any]:
     """The result as JSON; `unproven` are lower bounds of what was never searched, or not to its end."""
+    compared = {"references": [_reference(study, part) for part in references]} if references else {}
     points = _points(study, front, searched)
     if len(study.objectives) == 1:
         answer: dict[str, Any] = {"best": points[0] if points else None}
     else:
-        answer = {"front": compared_points(points)}
+        answer = {"front": compared_points(study.scored, points)}
     return {
         "study": study.name,
         **answer,
+        **compared,
         "certificate": _certificate(study, front, unproven),
         "counts": dict(counts),
         "provenance": package_provenance(STUDY_PACKAGES),
@@ -117,7 +124,7 @@ def _points(study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part]) 
         for row, code in enumerate(np.asarray(part.columns["code"]).tolist()):
             if code in rows:
                 rows[code].append((part, row))
-    return [_point(study, code, *_evaluated(study, rows[code])) for code in rows]
+    return [point_of(study, code, *_evaluated(study, rows[code])) for code in rows]
 
 
 def _evaluated(study: ResolvedStudy, rows: Sequence[tuple[Part, int]]) -> tuple[Part, int, Floats]:
@@ -128,9 +135,26 @@ def _evaluated(study: ResolvedStudy, rows: Sequence[tuple[Part, int]]) -> tuple[
     return *min(evaluated, key=lambda each: float(np.asarray(each[0].columns[name])[each[1]])), np.max(least, axis=0)
 
 
-def _point(study: ResolvedStudy, code: int, part: Part, row: int, least_s: Floats) -> dict[str, Any]:
-    position, design = divmod(code, study.space.size)
-    space = study.spaces[position]
+def _reference(study: ResolvedStudy, part: Part) -> dict[str, Any]:
+    """A chip to compare with: as a point, with what its maker published, and whether it keeps the limits."""
+    code = int(np.asarray(part.columns["code"])[0])
+    position, _ = study.located(code)
+    chip = position.space.base
+    published = {"area_mm2": chip.area_mm2, "tdp_w": chip.tdp_w, "price_usd": chip.price_usd}
+    told = {"within_limits": study.keeps(np.array([code]))[0] if position.limited else None, "published": published}
+    if not bool(np.asarray(part.columns["evaluated"])[0]):
+        return {**study.numbers_of(code), "chip": position.name, **told, "objectives": None, "jobs": None}
+    return {**point_of(study, code, part), "chip": position.name, **told}
+
+
+def point_of(
+    study: ResolvedStudy, code: int, part: Part, row: int = 0, least_s: Floats | None = None
+) -> dict[str, Any]:
+    """A candidate with its figures and plans; `least_s` are lower bounds of its jobs if not those of its row."""
+    if least_s is None:
+        least_s = np.array([float(np.asarray(part.columns[f"least_s.{job.name}"])[row]) for job in study.jobs])
+    position, design = study.located(code)
+    space = position.space
     designs = space.designs([design])
     estimated = SILICON if space.formulas.technology is not None else ()
     told: dict[str, Any] = {}
@@ -139,7 +163,7 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int, least_s: Float
     figures = {name: float(np.asarray(part.columns[f"figure.{name}"])[row]) for name in study.objectives}
     return {
         **study.numbers_of(code),
-        "objectives": {name: OBJECTIVES[name].shown(figure) for name, figure in figures.items()},
+        "objectives": {name: study.objective(name).shown(figure) for name, figure in figures.items()},
         "variables": variables_of(space, design),
         "silicon": {name: float(space.values(name, designs)[0]) for name in estimated},
         **told,
@@ -154,7 +178,7 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int, least_s: Float
     }
 
 
-def compared_points(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def compared_points(objectives: Sequence[Objective], points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Points of a front, each with whether a measurement would tell its figures from the best of the front.
 
     Designs of one base sustain the same of their peaks, so what that is wrong by cancels. Areas have no error of time.
@@ -162,9 +186,10 @@ def compared_points(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     for point in points:
         distinguishable: dict[str, bool] = {}
-        for name, figure in point["objectives"].items():
-            best = OBJECTIVES[name].best(each["objectives"][name] for each in points)
-            apart = name == "area" or ratio_interval(figure / best).distinguishable
+        for objective in objectives:
+            name, figure = objective.name, point["objectives"][objective.name]
+            best = objective.best(each["objectives"][name] for each in points)
+            apart = not objective.timed or ratio_interval(figure / best).distinguishable
             distinguishable[name] = figure != best and apart
         told.append({**point, "distinguishable": distinguishable})
     return told
@@ -189,7 +214,7 @@ def _certificate(study: ResolvedStudy, front: ParetoFront, unproven: Floats) -> 
     if len(study.objectives) == 1:
         best = float(front.points[0, 0]) if len(front) else None
         lowest = float(min(still_open[:, 0].min(initial=np.inf), np.inf if best is None else best))
-        shown = OBJECTIVES[study.objectives[0]].shown(lowest)
+        shown = study.scored[0].shown(lowest)
         document["lower_bound"] = shown if np.isfinite(shown) else None
     document["gap"] = gap_between(still_open, front.points) if len(front) else None
     document["space"] = space_words(study)
@@ -203,7 +228,7 @@ def open_points(study: ResolvedStudy, part: Part) -> Floats:
     taken = np.stack([np.asarray(part.columns[f"step_s.{job.name}"]) for job in study.jobs], axis=1)
     proven = np.asarray(part.columns["evaluated"], np.bool_) & (bounds_s >= taken * (1 - TOLERANCE)).all(axis=1)
     rows = np.nonzero(~proven)[0]
-    return candidate_lower_bounds(study, codes[rows]).points(bounds_s[rows] @ study.weights)
+    return Scores.of(study, codes[rows]).points(study.mean.of(bounds_s[rows]))
 
 
 def space_words(study: ResolvedStudy) -> str:
@@ -216,7 +241,4 @@ def space_words(study: ResolvedStudy) -> str:
         return wafers.space_words(study.space, study.counts, stated(resolved, study.plans, study.framework)[1])
     plans = stated(study.plans.resolve(job, usual[-1], study.framework), study.plans, study.framework)[1]
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
-    return (
-        f"{study.space.size:,} designs of {study.space.name} within their limits, {counts} chips, "
-        f"each with its fastest plans: {plans}"
-    )
+    return f"{study.design_words} within their limits, {counts} chips, each with its fastest plans: {plans}"

@@ -8,10 +8,10 @@ from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.drive import Drive
 from dovetail.exploration.fidelity import CandidateBatch, Task, Worker
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.result import open_points
 from dovetail.exploration.samplers import SAMPLERS
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
 
 #: Candidates per generation of a sampler.
@@ -26,12 +26,16 @@ class SampledDrive(Drive):
     def _explored(self) -> tuple[ParetoFront, list[Part], Floats]:
         """Generations of a sampler, each told before the next is asked."""
         study = self.study
-        if len(study.counts) > 1:
-            raise InputError("cluster.chips", "has several numbers", "give one if designs are sampled")
+        if len(study.explored) > 1:
+            where, what = "cluster.chips", "has several numbers"
+            if len(study.counts) == 1:
+                where, what = "hardware", "is of several kinds, or has several networks"
+            raise InputError(where, what, "give one if designs are sampled")
         worker = Worker(study)
-        space, budget = study.spaces[0], study.search.evaluations
+        space, budget = study.positions[0].space, study.search.evaluations
         sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
-        front, searched, asked, first = self._empty, list[Part](), 0, 0
+        front, asked, first = self.compared(), 0, 0
+        searched = [part for part in self.references if self._eligible(part)]
         while asked < budget:
             designs = sampler.ask(min(GENERATION, budget - asked))
             if not len(designs):
@@ -61,7 +65,7 @@ class SampledDrive(Drive):
     def _told(self, codes: Ints, bounds_s: Floats, parts: list[Part]) -> Floats:
         """What a sampler is told: figures, or their lower bounds if a candidate's search was stopped."""
         study = self.study
-        told = candidate_lower_bounds(study, codes).points(bounds_s @ study.weights)
+        told = Scores.of(study, codes).points(study.mean.of(bounds_s))
         row_of = {int(code): row for row, code in enumerate(codes.tolist())}
         for part in parts:
             done = np.asarray(part.columns["evaluated"], np.bool_)

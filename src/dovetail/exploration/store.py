@@ -47,6 +47,9 @@ class Part:
 class RunStore:
     """A run directory; `open` locks it for writing, `view` only reads."""
 
+    #: whether what was written can be read again
+    saves = True
+
     def __init__(self, where: str, folder: Folder, study: dict[str, Any], *, writes: bool) -> None:
         self.where = where
         #: the resolved study

@@ -9,16 +9,15 @@ from dataclasses import fields
 from pathlib import Path
 
 from dovetail.documents import read_document
-from dovetail.exploration.drive import Drive
+from dovetail.exploration.answering import Answering
 from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.executors import EXECUTORS
-from dovetail.exploration.fidelity import Worker
-from dovetail.exploration.free_drive import FreeDrive
 from dovetail.exploration.memory import InMemoryStore
-from dovetail.exploration.resolved import ResolvedStudy, study_of
+from dovetail.exploration.question import QuestionWorker
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.result import StudyResult
-from dovetail.exploration.sampled_drive import SampledDrive
 from dovetail.exploration.samplers import require_sampler
 from dovetail.exploration.store import RunStore
 
@@ -74,9 +73,9 @@ class Study(ResolvedStudy):
                 with _executor(
                     self, executor or asked.name, address or asked.address, workers or asked.workers
                 ) as made:
-                    drive = _drive(self)(self, store, made, listener)
-                    result = drive.result()
-                    stopped = drive.stopped
+                    answering = Answering(self, store, made, listener)
+                    result = answering.result()
+                    stopped = answering.stopped
             timing = {"seconds": time.monotonic() - start}
             where = None if place is None else str(place)
             return StudyResult(self, result, where, tuple(store.repairs), timing, stopped)
@@ -84,15 +83,9 @@ class Study(ResolvedStudy):
             store.close()
 
 
-def _drive(study: ResolvedStudy) -> type[Drive]:
-    if study.search.method != "exact":
-        return SampledDrive
-    return Drive if study.mapping is None else FreeDrive
-
-
 @contextmanager
 def _executor(study: ResolvedStudy, name: str, address: str, workers: int | None) -> Generator[Executor]:
-    made = EXECUTORS[name](Worker(study), address, workers)
+    made = EXECUTORS[name](QuestionWorker(study), address, workers)
     try:
         yield made
     finally:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
-from dovetail.exploration.objective import OBJECTIVES
+from dovetail.exploration.objective import OBJECTIVES, Better
 from dovetail.hardware.fields import Name
 from dovetail.plans.declaration import Text
 from dovetail.plans.plan_file import Count, JobSpec
@@ -22,6 +22,11 @@ Document = dict[str, Any]
 def _listed(value: object) -> object:
     """A single number counts as a list of one."""
     return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _form(value: object) -> str:
+    """How a field is written that takes one thing or several, or a name or more than that."""
+    return "several" if isinstance(value, list | tuple) else "text" if isinstance(value, str) else "one"
 
 
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=100)]
@@ -39,6 +44,8 @@ class StudyJobSpec(JobSpec):
 class HardwarePart(Spec):
     """Which chips or wafers: a design space by name or path, or its fields; fields given with a name change it."""
 
+    name: Name | None = None
+    """what its designs are called where a study has several kinds of hardware; default: the space, base or wafer"""
     space: Text | None = None
     """a design space of the catalogue, or the path of a file"""
     base: Text | Document | None = None
@@ -46,6 +53,8 @@ class HardwarePart(Spec):
     """instead of a base: designs are wafers"""
     technology: Text | None = None
     coefficients: Literal["value", "low", "high"] | None = None
+    calibrated_as: Text | None = None
+    """a chip of the catalogue whose calibration designs follow; default: the base's"""
     shares_cores: bool | None = None
     """whether operators run side by side on parts of a chip's cores; default: as on the base"""
     set: Document | None = None
@@ -78,7 +87,64 @@ class StudyClusterPart(Spec):
     """the same if designs are wafers; default: one"""
     tiers: Annotated[tuple[Document, ...], Field(strict=False, min_length=1, max_length=8)] | None = None
     """network tiers, innermost first; default: the links of each design's chip"""
+    networks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=20)] | None = None
+    """networks of the catalogue or paths of network files, to choose from; instead of tiers"""
     framework: Text = "megatron"
+
+
+class JobsPart(Spec):
+    """What several jobs are together."""
+
+    mean: Literal["arithmetic", "geometric"] = "arithmetic"
+    """of step times: their weighted sum, or their weighted geometric mean, which no unit changes"""
+    relative_to: Text | None = None
+    """what each job's figures are divided by first: its best step time of all designs (`own`), or that on a chip of
+    `candidates`"""
+
+
+class PricesPart(Spec):
+    """What a dollar pays for."""
+
+    usd_per_kwh: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    """of electricity; 0: dollars are those of the system alone"""
+    pue: Annotated[float, Field(ge=1, le=10)] = 1.0
+    """energy of the building for each of the system's"""
+    life_years: Annotated[float, Field(gt=0, le=100)] = 4.0
+    """in which a system's price is written off"""
+
+    @property
+    def life_s(self) -> float:
+        """The same in seconds."""
+        return self.life_years * 365.25 * 86400.0
+
+    @property
+    def usd_per_joule(self) -> float:
+        """What the energy of the system costs, with that of the building."""
+        return self.usd_per_kwh * self.pue / 3.6e6
+
+
+class ObjectiveSpec(Spec):
+    """An objective of one's own."""
+
+    name: Name
+    formula: Text
+    """of step_s, tokens_per_s, energy_j and what is fixed for a design; it must rise or fall with the step time"""
+    unit: Annotated[str, Field(max_length=40)] = ""
+    better: Better | None = None
+    """default: as its form says; a formula that does not depend on the step time is better the less it is"""
+
+
+class ScenarioSpec(Spec):
+    """What the future may bring: what is given here replaces the same in the study."""
+
+    name: Name
+    technology: Text | None = None
+    """of every kind of hardware"""
+    coefficients: Literal["value", "low", "high"] | None = None
+    """which end of the technology's figures"""
+    calibrated_as: Text | None = None
+    """the chip whose calibration all designs follow"""
+    prices: PricesPart | None = None
 
 
 class LimitsPart(Spec):
@@ -98,6 +164,21 @@ class LimitsPart(Spec):
     """peak power of all chips"""
     total_price_usd: Positive | None = None
     """of all chips with their share of the system"""
+    rack_power_w: Positive | None = None
+    """peak power of the chips of a rack"""
+    rack_chips: Count | None = None
+    """chips that stand in a rack, which `rack_power_w` is about"""
+    domain_chips: Count | None = None
+    """most chips of a scale-up domain: of the innermost tier of a network"""
+
+    @model_validator(mode="after")
+    def _of_racks(self) -> LimitsPart:
+        if (self.rack_power_w is None) != (self.rack_chips is None):
+            given, other = "rack_power_w", "rack_chips"
+            if self.rack_power_w is None:
+                given, other = other, given
+            raise InputError(given, f"has no {other}", "say both: what a rack may draw and how many chips it has")
+        return self
 
 
 class StudyPlansPart(PlanSpaceSpec):
@@ -142,12 +223,30 @@ class StudyFile(Spec):
 
     name: Name
     jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
-    hardware: HardwarePart
+    over_jobs: JobsPart = JobsPart.unchecked()
+    hardware: Annotated[
+        Annotated[HardwarePart, Tag("one")]
+        | Annotated[
+            Annotated[tuple[HardwarePart, ...], Field(strict=False, min_length=1, max_length=20)], Tag("several")
+        ],
+        Discriminator(_form),
+    ]
+    """one kind of hardware, or several to choose from"""
+    candidates: Annotated[tuple[Text, ...], Field(strict=False, max_length=50)] = ()
+    """chips of the catalogue to compare with; those within the limits may win"""
     cluster: StudyClusterPart
     plans: StudyPlansPart = StudyPlansPart.unchecked()
     limits: LimitsPart = LimitsPart.unchecked()
-    objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
-    """one: the best design; several: their Pareto front"""
+    prices: PricesPart = PricesPart.unchecked()
+    objectives: Annotated[
+        tuple[
+            Annotated[Annotated[Text, Tag("text")] | Annotated[ObjectiveSpec, Tag("one")], Discriminator(_form)], ...
+        ],
+        Field(strict=False, min_length=1, max_length=4),
+    ] = ("step_time",)
+    """one: the best design; several: their Pareto front; a name, or a formula of one's own"""
+    scenarios: Annotated[tuple[ScenarioSpec, ...], Field(strict=False, max_length=20)] = ()
+    """the design with the least worst regret is sought, over the study as given and each of these"""
     search: SearchPart = SearchPart.unchecked()
     executor: ExecutorPart = ExecutorPart.unchecked()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -157,12 +256,46 @@ class StudyFile(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyFile:
-        for name in self.objectives:
-            if name not in OBJECTIVES:
-                raise InputError("objectives", f"has {name!r:.60}", f"choose from {', '.join(OBJECTIVES)}")
-        if len(set(self.objectives)) < len(self.objectives):
+        for asked in self.objectives:
+            if isinstance(asked, str) and asked not in OBJECTIVES:
+                fix = f"choose from {', '.join(OBJECTIVES)}, or give a name and a formula"
+                raise InputError("objectives", f"has {asked!r:.60}", fix)
+        if len(set(self.objective_names)) < len(self.objectives):
             raise InputError("objectives", "names one twice", "give each once")
+        if self.over_jobs.relative_to not in (None, "own", *self.candidates):
+            fix = "set it to own, or add the chip to candidates"
+            raise InputError("over_jobs.relative_to", f"is {self.over_jobs.relative_to!r:.60}", fix)
+        self._check_scenarios()
+        if self.cluster.tiers is not None and self.cluster.networks is not None:
+            raise InputError("cluster.networks", "cannot be combined with tiers", "drop one of them")
         names = [job.name for job in self.jobs if job.name]
         if len(set(names)) < len(names):
             raise InputError("jobs", f"have the names {', '.join(names)}", "give each job its own name")
         return self
+
+    def _check_scenarios(self) -> None:
+        """Raises an error for what has no worst regret."""
+        if not self.scenarios:
+            return
+        names = ["as given", *(scenario.name for scenario in self.scenarios)]
+        if len(set(names)) < len(names):
+            raise InputError("scenarios", f"have the names {', '.join(names)}", "give each its own")
+        for where, wrong, fix in (
+            ("objectives", len(self.objectives) > 1, "give one"),
+            ("search.method", self.search.method != "exact", "set it to exact"),
+            ("search.simulate_top", self.search.simulate_top is not None, "leave it out"),
+            ("plans.strategy", self.plans.strategy == "free", "set it to named"),
+            ("over_jobs.relative_to", self.over_jobs.relative_to is not None, "set over_jobs.mean to geometric"),
+        ):
+            if wrong:
+                raise InputError(where, "cannot be combined with scenarios", fix)
+
+    @property
+    def kinds(self) -> tuple[HardwarePart, ...]:
+        """Every kind of hardware."""
+        return self.hardware if isinstance(self.hardware, tuple) else (self.hardware,)
+
+    @property
+    def objective_names(self) -> tuple[str, ...]:
+        """What its objectives are called."""
+        return tuple(asked if isinstance(asked, str) else asked.name for asked in self.objectives)

@@ -9,6 +9,7 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.memory import InMemoryStore
+from dovetail.exploration.part_of_store import PartOfStore
 from dovetail.exploration.store import Part, RunStore
 
 #: Candidates in memory at once: 16 MiB for one job. A whole number of batches, so that windows leave no odd ones.
@@ -21,7 +22,7 @@ class Survivors:
     Up to a window of them stays in memory. Of more, a run directory has the only copy, and we read it back once.
     """
 
-    def __init__(self, store: RunStore | InMemoryStore, level: str, jobs: Sequence[str]) -> None:
+    def __init__(self, store: RunStore | InMemoryStore | PartOfStore, level: str, jobs: Sequence[str]) -> None:
         self._store = store
         self._level = level
         self._jobs = tuple(jobs)
@@ -40,7 +41,7 @@ class Survivors:
             return
         self._rows += len(codes)
         self._numbers.append(part.number)
-        if self._rows <= WINDOW_ROWS or isinstance(self._store, InMemoryStore):
+        if self._rows <= WINDOW_ROWS or not self._store.saves:
             self._held[part.number] = codes, bounds_s
         else:
             self._held.clear()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dovetail.units import bytes_text, count_text, percent_text, quantity_text, seconds_text
+
+if TYPE_CHECKING:  # variables are told by commands that load no study
+    from dovetail.exploration.objective import Objective
 
 #: What each count of a study's result says of its designs, in the order they become fewer.
 LEVELS = {
@@ -37,13 +41,11 @@ def variables_text(values: Mapping[str, float]) -> str:
     return ", ".join(f"{variable_label(name)} {variable_text(name, value)}" for name, value in values.items())
 
 
-def objective_text(name: str, value: float) -> str:
+def objective_text(objective: Objective, value: float) -> str:
     """The value of an objective for a reader."""
-    # variables are told by commands that load no study
-    from dovetail.exploration.objective import OBJECTIVES
-
-    unit = OBJECTIVES[name].unit
-    return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
+    if objective.unit == "s":
+        return seconds_text(value)
+    return f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {objective.unit}".rstrip()
 
 
 def variable_label(name: str) -> str:

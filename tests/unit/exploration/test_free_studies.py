@@ -17,7 +17,7 @@ from dovetail.documents import to_yaml
 from dovetail.errors import InputError
 from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.free_plans import FreeStage, free_rows
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.study import Study
 from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
@@ -200,7 +200,7 @@ def test_physics_bounds_named_plans_on_random_wafers():
     document["jobs"] = [{"model": "gpt3-1.3b", "seq_len": 1024, "global_batch": 24}]
     study = study_of(document, "s")
     named = study_of({**document, "plans": {**plans, "partition": "even", "zero_stage": [1]}}, "s")
-    sample = study.spaces[0].sample(40, 1).index
+    sample = study.positions[0].space.sample(40, 1).index
     bounds, found = Worker(study).physical_of(0, sample)[:, 0], list[float]()
     job = study.jobs[0].job
     for design, low in zip(sample.tolist(), bounds.tolist(), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.study import Study
 
 PLANS = {"context_parallel": [1], "micro_batch": [1], "pipeline_parallel": [1], "tensor_parallel": [1, 2]}

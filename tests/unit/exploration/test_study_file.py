@@ -11,7 +11,7 @@ import yaml
 
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.study import Study
 
 JOB = {"model": "gpt3-1.3b", "seq_len": 1024, "global_batch": 64}

@@ -73,7 +73,7 @@ def every_design(name: str) -> dict[int, tuple[float, float]]:
     with TemporaryDirectory() as folder:
         asked, found = load(Path(folder), CASES[name]), dict[int, tuple[float, float]]()
     for design in range(asked.space.size):
-        cluster = asked.cluster(asked.space.chip(design), asked.counts[0])
+        cluster = asked.positions[0].cluster(asked.space.chip(design))
         least = own = 0.0
         for each in asked.jobs:
             job, weight = each.job, each.weight
@@ -133,7 +133,7 @@ def test_floors_of_designs_hold_for_simulated_time(tmp_path):
 def floors(study: Study, design: int) -> tuple[float, float]:
     """The floor of a design for simulated time, and for the model's."""
     chip = study.space.chip(design)
-    cluster = study.cluster(chip, study.counts[0])
+    cluster = study.positions[0].cluster(chip)
     ((tables, _),) = Worker(study)._tables_for(0, 0, [cluster])  # pyright: ignore[reportPrivateUsage]
     model = DesignTables(study.jobs[0].job, cluster, study.framework, study.plans)
     return float(tables.least_seconds([chip])[0]), float(model.least_seconds([chip])[0])
@@ -217,7 +217,7 @@ def test_only_what_is_slower_when_simulated_is_dropped(tmp_path):
     document = study.run().document
     best_s, worker = document["simulation"]["best"]["step_time_s"], Worker(study)
     chips = [study.space.chip(design) for design in range(study.space.size)]
-    clusters = [study.cluster(chip, study.counts[0]) for chip in chips]
+    clusters = [study.positions[0].cluster(chip) for chip in chips]
     ((tables, _),) = worker._tables_for(0, 0, clusters)  # pyright: ignore[reportPrivateUsage]
     bounds = tables.least_seconds(chips)
     assert np.sum(bounds < document["best"]["objectives"]["step_time"]) < np.sum(bounds < best_s) < len(chips)

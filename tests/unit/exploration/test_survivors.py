@@ -13,7 +13,7 @@ from small_study import STUDY
 from dovetail.errors import InputError
 from dovetail.exploration import drive, fidelity, survivors
 from dovetail.exploration.memory import InMemoryStore
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.store import Part, RunStore
 from dovetail.exploration.study import Study
 from dovetail.exploration.survivors import Survivors

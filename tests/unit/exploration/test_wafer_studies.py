@@ -17,8 +17,9 @@ from dovetail.cli import app
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
 from dovetail.exploration.fidelity import Worker
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
-from dovetail.exploration.resolved import ResolvedStudy, study_of
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.resolving import study_of
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.study import Study
 from dovetail.hardware import Cluster
 from dovetail.plans.narrowed_space import within
@@ -87,7 +88,7 @@ def cluster_by_hand(study: ResolvedStudy, design: int, wafers: int = 1) -> Clust
 def planned_one_by_one(study: Study) -> dict[tuple[int, int], Answer]:
     """The best plan of every wafer that keeps the rules, by its number of wafers and design."""
     found: dict[tuple[int, int], Answer] = {}
-    for count, space in zip(study.counts, study.spaces, strict=True):
+    for count, space in [(place.count, place.space) for place in study.positions]:
         for design in np.nonzero(space.keeps(np.arange(space.size)))[0].tolist():
             cluster = cluster_by_hand(study, design, count)
             if cluster is not None:
@@ -113,7 +114,11 @@ def test_the_best_wafer_is_that_of_planning_each(tmp_path):
         limits={"total_power_w": 2000, "least_yield": 0.8},
     )
     every = planned_one_by_one(study)
-    assert 12 <= len(every) < sum(int(space.keeps(np.arange(space.size)).sum()) for space in study.spaces)
+    assert (
+        12
+        <= len(every)
+        < sum(int(space.keeps(np.arange(space.size)).sum()) for space in [place.space for place in study.positions])
+    )
     assert {count for count, _ in every} == {1, 2}
     result = study.run(tmp_path / "run")
     best, counts = result.document["best"], result.document["counts"]
@@ -124,7 +129,7 @@ def test_the_best_wafer_is_that_of_planning_each(tmp_path):
     assert result.certificate["status"] == "optimal"
     assert "2 to 12 dies" in result.certificate["space"]
     # every limit with what it leaves out, as the spaces count them
-    by_hand = [space.count() for space in study.spaces]
+    by_hand = [space.count() for space in [place.space for place in study.positions]]
     assert counts["kept"] == sum(each.kept for each in by_hand) > counts["holding"] >= len(every)
     for text in ("die_share <= 1", "wafer_power_w <= 1000.0", "wafer_yield >= 0.8"):
         assert result.document["left_out"][text] == sum(each.left_out.get(text, 0) for each in by_hand) > 0
@@ -155,7 +160,7 @@ def test_the_front_is_that_of_planning_each(tmp_path):
         price = wafer.dies * float(study.space.values("system_cost_usd", values)[0])
         area = wafer.dies * wafer.die_width_mm * wafer.die_height_mm
         points[design] = (answer.step_time_s, joules, answer.step_time_s * price, area)
-        floor = candidate_lower_bounds(study, np.array([design])).points(np.array([answer.step_time_s]))[0]
+        floor = Scores.of(study, np.array([design])).points(np.array([answer.step_time_s]))[0]
         assert floor[0] == answer.step_time_s
         assert floor[1] <= joules / study.tokens
         assert floor[3] == area
@@ -174,7 +179,7 @@ def test_bounds_come_one_below_the_other_on_random_wafers():
     document = {**STUDY, "hardware": {"space": "wafer-grid"}, "search": {"simulate_top": 1}}
     for wafers in (1, 2):
         study = study_of({**document, "cluster": {"wafers": wafers, "framework": "megatron"}}, "s")
-        sample = study.spaces[0].sample(60, wafers).index
+        sample = study.positions[0].space.sample(60, wafers).index
         worker, nothing = Worker(study), np.zeros((0, 1))
         physical = worker.physical_of(0, sample)
         kept = np.nonzero(np.isfinite(physical[:, 0]))[0]
@@ -281,6 +286,6 @@ def test_what_wafers_do_not_have_is_refused_in_a_sentence(changes, said):
 
 def test_yield_and_power_are_limits_like_others():
     study = study_of({**STUDY, "limits": {"least_yield": 0.9, "power_w": 2000}}, "s")
-    texts = [limit.text for limit in study.spaces[0].limits]
+    texts = [limit.text for limit in study.positions[0].space.limits]
     assert texts[-2:] == ["wafer_power_w <= 2000.0", "wafer_yield >= 0.9"]
-    assert study.spaces[0].count().kept < study.space.count().kept
+    assert study.space.count().kept < study_of(STUDY, "s").space.count().kept

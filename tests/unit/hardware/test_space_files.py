@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -304,57 +303,29 @@ def test_a_packed_table_is_unpacked_no_further_than_allowed(tmp_path, refusal, m
     assert "more than 100,000 bytes" in refusal(dt.hardware.space, str(path))
 
 
-def published_areas() -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """PHAZE's designs as exponents of two (cores, vector cores, width, depth, buffer), and its areas of them."""
+def published_areas() -> tuple[list[dict[str, int]], np.ndarray]:
+    """PHAZE's designs, and its areas of them in square millimetres."""
     if not PUBLISHED.exists():
         pytest.skip("../shared/data/phaze_designs.csv.gz is not beside the repository")
+    names = {
+        "tensor_cores": "tensor_cores", "vector_cores": "vector_cores", "cols": "width", "rows": "depth",
+        "vector_lanes": "vector_width", "shared_sram_bytes": "global_buffer_bytes",
+    }  # fmt: skip
     with gzip.open(PUBLISHED, "rt") as file:
         rows = list(csv.DictReader(file))
-    names = ("tensor_cores", "vector_cores", "width", "depth", "global_buffer_bytes")
-    keys = [tuple(int(row[name]).bit_length() - 1 for name in names) for row in rows]
-    return keys, np.array([float(row["phaze_area_um2"]) for row in rows])
+    listed = [{name: int(row[column]) for name, column in names.items()} for row in rows]
+    return listed, np.array([float(row["phaze_area_um2"]) for row in rows]) / 1e6
 
 
-def test_the_published_designs_lie_in_the_grid():
-    keys, _ = published_areas()
-    listed, grid = dt.hardware.space(str(ROOT / "studies/phaze-published.yaml")), dt.hardware.space("phaze-grid")
-    assert listed.size == listed.count().kept == len(keys) == 29_360
-    designs = listed.designs(range(listed.size))
-    assert np.array_equal(designs.vector_lanes, designs.cols)
-    exponents = [np.log2(designs.value(axis.name)) - np.log2(axis.values[axis.name][0]) for axis in grid.axes]
-    index = np.zeros(listed.size, np.int64)
-    for axis, exponent in zip(grid.axes, exponents, strict=True):
-        index = index * len(axis) + exponent.astype(np.int64)
-    assert len(set(index.tolist())) == 29_360
-    again = grid.designs(index)
-    for name in (axis.name for axis in grid.axes):
-        assert np.array_equal(again.value(name), designs.value(name))
-
-
-def test_the_published_list_is_the_grid_within_its_areas():
-    """PHAZE's area is that of a core times cores, and the buffer's: so known for the whole grid; it gives the list."""
-    keys, areas = published_areas()
-    units = sorted({(w, d) for _, _, w, d, _ in keys})
-    assert units == list(itertools.product(range(1, 9), range(1, 9)))
-
-    def parts(key: tuple[int, ...]) -> list[tuple[int, float]]:
-        cores, vectors, width, depth, buffer = key
-        return [(8 * (width - 1) + depth - 1, 2.0**cores), (63 + width, 2.0**vectors), (72 + buffer - 21, 1.0)]
-
-    matrix = np.zeros((len(keys), 64 + 8 + 7))
-    for row, key in enumerate(keys):
-        for column, times in parts(key):
-            matrix[row, column] = times
-    each = np.linalg.lstsq(matrix / areas[:, None], np.ones(len(keys)), rcond=None)[0]
-    assert np.abs(matrix @ each / areas - 1).max() < 1e-11
-
-    largest = areas.max()
-    assert areas[keys.index((3, 1, 7, 7, 27))] == largest
-    whole = itertools.product(range(13), range(13), range(1, 9), range(1, 9), range(21, 28))
-    inside = {
-        key
-        for key in whole
-        if (area := sum(each[column] * times for column, times in parts(key))) <= largest * (1 + 1e-9)
-        and (area >= 0.3 * largest or key[0] == 0 or key[1] == 0)
-    }
-    assert inside == set(keys)
+def test_the_grid_of_phaze_keeps_the_designs_it_published():
+    listed, areas = published_areas()
+    grid = dt.hardware.space("phaze-grid")
+    (batch,) = grid.batches()
+    columns = {name: batch.designs.value(name).tolist() for name in listed[0]}
+    kept = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    area_of = dict(zip((tuple(each.values()) for each in listed), areas.tolist(), strict=True))
+    assert len(kept) == len(listed) == 29_360
+    ours = grid.values("phaze_area_mm2", batch.designs)
+    published = np.array([area_of.pop(tuple(each.values())) for each in kept])
+    assert area_of == {}
+    assert np.abs(ours / published - 1).max() < 1e-14

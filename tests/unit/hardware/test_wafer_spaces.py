@@ -12,7 +12,7 @@ import pytest
 import dovetail as dt
 from dovetail.cli import main
 from dovetail.errors import InputError
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.hardware.design_space import DesignSpace
 from dovetail.hardware.design_space.file import WHOLE_STORE
 from dovetail.hardware.silicon.wafer_check import RULES, check, estimate

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import InputError
-from dovetail.exploration.objective import OBJECTIVES
-from dovetail.exploration.resolved import ResolvedStudy, study_of
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.result import StudyResult, points_so_far
 from dovetail.exploration.store import RunStore
 from dovetail.report.design_words import LEVELS, objective_text, variables_text
@@ -32,7 +32,7 @@ def study_page(where: str, command: str) -> Page:
     document |= {"front": points_so_far(study, store)} if finished is None else finished
     result = StudyResult(study, document, where)
     (first, *_) = study.objectives
-    most = OBJECTIVES[first].better == "most"
+    most = study.objective(first).better == "most"
     points = sorted(result.pareto_front(), key=lambda point: point["objectives"][first], reverse=most)
     sections = [*_designs(study, store, points), *_points(study, points), *_proof(document), *_convergence(history)]
     title = f"Study {study.name}" + (", still running" if running else "")
@@ -70,16 +70,17 @@ def _sentence(
             done = f"level {history[-1]['level']}, {history[-1]['evaluated']:,} designs evaluated"
         return f"The study is still running: {done}. What is shown is the best so far."
     if not points:
-        return f"No design of {study.space.name} within the limits has a plan that fits."
+        return f"None of the {study.design_words} within the limits has a plan that fits."
     certificate = document["certificate"]
     proven = "Proven" if certificate["status"] == "optimal" else f"Within {percent_text(certificate['gap'] or 0.0)}"
     over = f"{count_text(document['counts']['designs'])} designs, each with its fastest plans"
     if len(study.objectives) > 1:
-        what = " and ".join(OBJECTIVES[name].title for name in study.objectives)
+        what = " and ".join(each.title for each in study.scored)
         return f"{len(points):,} designs are not beaten in {what} by any other. {proven}, over {over}."
     best, name = points[0], next(iter(study.objectives))
-    value = objective_text(name, best["objectives"][name])
-    first = f"Design {best['design']:,} has the best {OBJECTIVES[name].title}, {value}"
+    objective = study.objective(name)
+    value = objective_text(objective, best["objectives"][name])
+    first = f"Design {best['design']:,} has the best {objective.title}, {value}"
     return f"{first}: {variables_text(best['variables'])}. {proven}, over {over}."
 
 
@@ -90,13 +91,11 @@ def _cards(
     history: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[str, str, str], ...]:
     cards: list[tuple[str, str, str]] = []
-    for name in study.objectives:
-        values = [point["objectives"][name] for point in points]
+    for objective in study.scored:
+        values = [point["objectives"][objective.name] for point in points]
         if values:
-            best = min(values) if OBJECTIVES[name].better == "least" else max(values)
-            cards.append(
-                (f"best {OBJECTIVES[name].title}", objective_text(name, best), f"{len(points):,} on the front")
-            )
+            text = objective_text(objective, objective.best(values))
+            cards.append((f"best {objective.title}", text, f"{len(points):,} on the front"))
     certificate = document["certificate"]
     if certificate is not None:
         gap = "" if certificate["gap"] is None else f"gap {percent_text(certificate['gap'])}"
@@ -119,12 +118,11 @@ def _designs(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping[str
 def _points(study: ResolvedStudy, points: Sequence[Mapping[str, Any]]) -> list[Section]:
     if not points:
         return []
-    names = study.objectives
     rows = tuple(
         (
             f"{point['design']:,}",
             f"{point.get('wafers', point['chips']):,}",
-            *(objective_text(name, point["objectives"][name]) for name in names),
+            *(objective_text(each, point["objectives"][each.name]) for each in study.scored),
             *(f"{value:,.0f}" for value in point["silicon"].values()),
             variables_text(point["variables"]),
         )
@@ -132,10 +130,10 @@ def _points(study: ResolvedStudy, points: Sequence[Mapping[str, Any]]) -> list[S
     )
     silicon = tuple(name.replace("_", " ") for name in points[0]["silicon"])
     counted = "wafers" if study.of_wafers else "chips"
-    columns = ("design", counted, *(OBJECTIVES[name].title for name in names), *silicon, "variables")
+    columns = ("design", counted, *(each.title for each in study.scored), *silicon, "variables")
     more = len(points) - len(rows)
     lead = "In the order of the first objective." + (f" {more:,} more are in the run's result." if more else "")
-    title = "The front" if len(names) > 1 else "The best design"
+    title = "The front" if len(study.objectives) > 1 else "The best design"
     return [Section("front", title, lead, table=Table(columns, rows), open=True)]
 
 

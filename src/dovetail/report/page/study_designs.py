@@ -9,10 +9,9 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
-from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import SILICON, StudyResult
+from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import RunStore
 from dovetail.hardware.silicon import Silicon
 from dovetail.plans.words import plan_words
@@ -45,10 +44,10 @@ def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping
     group[: len(on_front)] = 0
     codes, figures = np.concatenate([codes, bounded[rest]]), np.concatenate([figures, bounds[rest]])
     columns = {"code": codes.tolist(), **_columns(study, codes, figures)}
-    variables = [name for name in study.space.variables if name in columns]
+    variables = [name for name in study.variables if name in columns]
     return {
         "columns": columns,
-        "names": {name: OBJECTIVES[name].title + f" ({OBJECTIVES[name].unit})" for name in study.objectives}
+        "names": {each.name: f"{each.title} ({each.unit})" for each in study.scored}
         | {name: variable_label(name).replace("_", " ") for name in columns if name not in study.objectives},
         "axes": [name for name in columns if name != "code" and name not in variables],
         "filters": _filters(columns, variables),
@@ -94,7 +93,7 @@ def _ruled_out(study: ResolvedStudy, store: RunStore, evaluated: Ints) -> tuple[
                 continue
             here = np.asarray(part.columns["code"], np.int64)
             least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
-            codes, weighted = np.concatenate([codes, here]), np.concatenate([weighted, least @ study.weights])
+            codes, weighted = np.concatenate([codes, here]), np.concatenate([weighted, study.mean.of(least)])
     codes, first = np.unique(codes, return_index=True)
     weighted = weighted[first]
     open_rows = ~np.isin(codes, evaluated) & np.isfinite(weighted)
@@ -103,7 +102,7 @@ def _ruled_out(study: ResolvedStudy, store: RunStore, evaluated: Ints) -> tuple[
     codes, weighted = codes[chosen], weighted[chosen]
     if not len(codes):
         return codes, np.zeros((0, len(study.objectives)))
-    return codes, candidate_lower_bounds(study, codes).points(weighted)
+    return codes, Scores.of(study, codes).points(weighted)
 
 
 def _sample(rows: Ints, most: int) -> Ints:
@@ -114,21 +113,20 @@ def _sample(rows: Ints, most: int) -> Ints:
 def _columns(study: ResolvedStudy, codes: Ints, figures: Floats) -> dict[str, list[float]]:
     """Objectives as users see them, silicon and variables of designs."""
     columns = {
-        name: [_rounded(OBJECTIVES[name].shown(float(value))) for value in figures[:, number]]
-        for number, name in enumerate(study.objectives)
+        each.name: [_rounded(each.shown(float(value))) for value in figures[:, number]]
+        for number, each in enumerate(study.scored)
     }
     silicon = wafers.SILICON if study.of_wafers else SILICON
-    names = [*(silicon if study.space.formulas.technology is not None else ()), *study.space.variables]
+    names = [*(silicon if study.space.formulas.technology is not None else ()), *study.variables]
     values = {name: np.zeros(len(codes)) for name in names}
     for position, rows, designs in study.candidates(codes):
-        space = study.spaces[position]
+        space = study.positions[position].space
         designed = space.designs(designs)
-        for name in names:
+        for name in names if space.formulas.technology is not None else space.variables:
             values[name][rows] = np.asarray(space.values(name, designed), np.float64)
     columns |= {name: [_rounded(value) for value in array.tolist()] for name, array in values.items()}
     if len(study.counts) > 1:
-        positions = (codes // study.space.size).tolist()
-        columns["chips"] = [float(study.counts[int(position)]) for position in positions]
+        columns["chips"] = [float(study.located(int(code))[0].count) for code in codes]
     return columns
 
 
@@ -157,16 +155,17 @@ def _details(study: ResolvedStudy, points: Sequence[Mapping[str, Any]]) -> dict[
 def _sketch(study: ResolvedStudy, point: Mapping[str, Any]) -> str:
     if "wafer" in point:
         return wafer_sketch(point["wafer"])
-    technology = study.space.formulas.technology
+    position, design = study.located(study.code_of(point))
+    technology = position.space.formulas.technology
     if technology is None:
         return ""
-    designs = study.space.designs([int(point["design"])])
+    designs = position.space.designs([design])
     parts = {name: float(np.ravel(value)[0]) for name, value in Silicon(designs, technology).area_parts.items()}
     return die_sketch(parts, int(np.ravel(designs.value("hbm_stacks"))[0]))
 
 
 def _detail_rows(study: ResolvedStudy, result: StudyResult, point: Mapping[str, Any]) -> list[list[str]]:
-    rows = [[OBJECTIVES[n].title, f"{value:,.5g} {OBJECTIVES[n].unit}"] for n, value in point["objectives"].items()]
+    rows = [[each.title, f"{point['objectives'][each.name]:,.5g} {each.unit}"] for each in study.scored]
     figures = {**point["silicon"], **point["variables"]}
     rows += [[variable_label(name).replace("_", " "), variable_text(name, value)] for name, value in figures.items()]
     for job in study.jobs:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.exploration.lower_bounds import candidate_lower_bounds
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
+from dovetail.exploration.scores import Scores
 
 OBJECTIVES = ["step_time", "tokens_per_joule", "tokens_per_dollar", "area"]
 
@@ -35,10 +35,10 @@ def study(base: str, vary: dict[str, list[int]]):
 def test_no_design_takes_less_energy_than_its_floor(base, vary):
     found = study(base, vary)
     codes = np.arange(found.size)
-    objective_bounds = candidate_lower_bounds(found, codes)
+    scores = Scores.of(found, codes)
     for code, chip in enumerate(found.space.chips(codes)):
-        best = dt.plan(found.jobs[0].job, found.cluster(chip, 8), found.framework, space=found.plans).fastest
-        floor = objective_bounds.take(np.array([code])).points(np.array([best.step_time_s]))[0]
+        best = dt.plan(found.jobs[0].job, found.positions[0].cluster(chip), found.framework, space=found.plans).fastest
+        floor = scores.take(np.array([code])).points(np.array([best.step_time_s]))[0]
         assert best.energy_j is not None
         assert floor[1] <= best.energy_j / found.tokens
         assert floor[0] == best.step_time_s
