@@ -28,6 +28,7 @@ PLACES: Final = {
     "models": "dovetail.cli.models:app",
     "chips": "dovetail.cli.chips:app",
     "clusters": "dovetail.cli.clusters:app",
+    "networks": "dovetail.cli.networks:app",
     "wafers": "dovetail.cli.wafers:app",
     "spaces": "dovetail.cli.spaces:app",
     "frameworks": "dovetail.cli.frameworks:app",

@@ -53,6 +53,8 @@ def _fields(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> d
         "published": {"area_mm2": chip.area_mm2, "tdp_w": chip.tdp_w, "price_usd": chip.price_usd},
         "area_mm2_by_part": _plain(value.area_parts),
         "peak_power_w_by_part": _plain(value.power_parts(PEAK)),
+        "cost_usd_by_part": _plain(value.cost_parts),
+        "system_cost_usd_by_part": _plain(value.system_parts),
         "typical_power_w_by_part": _plain(value.power_parts(TYPICAL)),
         "coefficients": {name: asdict(coefficient) for name, coefficient in _coefficients(node).items()},
     }
@@ -79,6 +81,8 @@ def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> No
     print_bars(_plain(value.area_parts), _area)
     typer.echo("\npower by part, at its peak")
     print_bars(_plain(value.power_parts(PEAK)), _power)
+    typer.echo("\ncost by part")
+    print_bars(_plain(value.cost_parts), dollars_text)
     typer.echo()
     print_facts([*_impossible(value), ("cost", "to make one; a price adds margin and development")])
 

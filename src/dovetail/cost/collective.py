@@ -134,8 +134,16 @@ class _Way:
     per_byte: list[Floats]
     latency: list[Floats]
     adding: list[bool]
+    #: the innermost tier that each tier shares its ports with: itself, where these are its own
+    sharing: list[int]
     total: Floats
     launch: Floats
+
+    @property
+    def joined(self) -> list[Floats]:
+        """Groups that each tier joins together with those that share its ports."""
+        runs = [[n for n, its in zip(self.chips, self.sharing, strict=True) if its == first] for first in self.sharing]
+        return [reduce(np.multiply, run) for run in runs]
 
     def busy(self, sizes: Sequence[Floats]) -> list[Floats]:
         """How long each tier's links are busy, with the bytes of each group of the tiers inside."""
@@ -160,9 +168,18 @@ def _way(groups: Groups) -> _Way:
         per_byte,
         [tier.latency_s for _, tier in groups],
         [tier.in_network_reduction for _, tier in groups],
+        _sharing([tier.ports for _, tier in groups]),
         total,
         reduce(np.maximum, [tier.launch_s * (chips > 1) for chips, tier in groups]),
     )
+
+
+def _sharing(ports: Sequence[str | None]) -> list[int]:
+    first: list[int] = []
+    for position, name in enumerate(ports):
+        shared = name is not None and position > 0 and ports[position - 1] == name
+        first.append(first[-1] if shared else position)
+    return first
 
 
 def _ring(way: _Way, rounds: float, size: Floats, transport: Transport) -> CollectiveTime:
@@ -177,7 +194,7 @@ def _ring(way: _Way, rounds: float, size: Floats, transport: Transport) -> Colle
 def _tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: Transport) -> CollectiveTime:
     """Up a tree and down again: whoever has two neighbours receives everything twice."""
     copied = transport.copy / way.total
-    busy = way.busy([(np.minimum(2.0, n - 1) + copied) * size for n in way.chips])
+    busy = way.busy([(np.minimum(2.0, n - 1) + copied) * size for n in way.joined])
     return CollectiveTime(2 * way.hops(depths) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
@@ -187,7 +204,7 @@ def _switch_tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: T
     A chip lets its switch read everything once and sends its sum to all, or receives all sums and its share of
     the addends: (1 + 1/n) of the data either way (Klenk et al. 2020).
     """
-    adding = zip(way.chips, way.adding, strict=True)
+    adding = zip(way.joined, way.adding, strict=True)
     parts = [(1 + 1 / n) / transport.switch if adds else np.minimum(2.0, n - 1) for n, adds in adding]
     hops = [np.minimum(depth, 1.0) if adds else depth for depth, adds in zip(depths, way.adding, strict=True)]
     start = SWITCH_STARTS * way.launch
@@ -200,14 +217,19 @@ def _exchange(
 ) -> CollectiveTime:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
     sizes: list[Floats] = []
-    for n, inside in zip(way.chips, way.inside, strict=True):
+    for n, joined, inside in zip(way.chips, way.joined, way.inside, strict=True):
         innermost = inside == 1
         copied = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
-        distinct = np.where(innermost, 1.0, _distinct(n, receivers, limit))
+        distinct = np.where(innermost, 1.0, _distinct(joined, receivers, limit))
         # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
         sizes.append((n - 1 + copied) * inside * inside / way.total * size * distinct)
     hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
     busy = way.busy(sizes)
+    for position, first in enumerate(way.sharing):
+        if first != position:
+            # ports carry what stays in the inner tier and what goes beyond it
+            share = way.inside[first] / way.inside[position]
+            busy[first] = busy[first] + sizes[position] * share * way.per_byte[first]
     return CollectiveTime(way.hops(hops) + _chunked(_longest(busy), way.launch, transport), busy)
 
 

@@ -35,3 +35,5 @@ class TierArrays:
     #: along it, and neighbours of a group lie `stride` chips apart
     grid: GridAxis | None = None
     stride: Floats | float = 1.0
+    #: a tier that sends by the ports of the tier inside has the same name here
+    ports: str | None = None

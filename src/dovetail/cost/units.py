@@ -147,13 +147,15 @@ def _streaming_bytes_per_s(chip: Chip) -> float:
 def tier_arrays(chip: Chip, tier: Tier, efficiencies: Efficiencies | None = None) -> TierArrays:
     """One network tier as collectives see it: the chip's own links as far as they reach, a network beyond."""
     sustained = efficiencies or calibration(chip, "bf16").efficiencies
-    inside = not chip.tiers or tier.size <= chip.tiers[0].size
+    reached = not chip.tiers or tier.size <= chip.tiers[0].size
+    inside = reached if tier.ports is None else tier.ports == "links"
     return TierArrays(
         bytes_per_s=_number(tier.bytes_per_s / tier.oversubscription),
         latency_s=_number(tier.latency_s),
         launch_s=sustained.collective_launch_s if inside else NETWORK_STARTS * sustained.collective_launch_s,
         efficiency=sustained.link if inside else sustained.network,
         in_network_reduction=tier.in_network_reduction,
+        ports=tier.ports,
     )
 
 

@@ -6,9 +6,12 @@ from dovetail.hardware.catalogue import (
     cluster,
     cluster_from,
     cluster_names,
+    cluster_on,
     integration,
     integration_names,
     listed_as,
+    network,
+    network_names,
     space,
     space_from,
     space_names,
@@ -24,6 +27,7 @@ from dovetail.hardware.cluster import Cluster, Store
 from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.integration import Integration
 from dovetail.hardware.network import MAX_CHIPS, Tier, Topology
+from dovetail.hardware.network_file import ClusterNetwork, network_tiers
 from dovetail.hardware.technology import Coefficient, Technology
 from dovetail.hardware.wafer import Wafer
 
@@ -32,6 +36,7 @@ __all__ = [
     "Chip",
     "ChipKind",
     "Cluster",
+    "ClusterNetwork",
     "Coefficient",
     "Dataflow",
     "DefectMap",
@@ -48,9 +53,13 @@ __all__ = [
     "cluster",
     "cluster_from",
     "cluster_names",
+    "cluster_on",
     "integration",
     "integration_names",
     "listed_as",
+    "network",
+    "network_names",
+    "network_tiers",
     "space",
     "space_from",
     "space_names",

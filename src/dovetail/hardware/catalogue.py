@@ -1,4 +1,4 @@
-"""Chips, clusters, wafers, technologies and design spaces by name, and files of the user's own."""
+"""Chips, clusters, networks, wafers, technologies and design spaces by name, and files of the user's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster, ClusterSpec, check_chips
 from dovetail.hardware.integration import Integration, IntegrationSpec
 from dovetail.hardware.network import fit_tiers
+from dovetail.hardware.network_file import ClusterNetwork, NetworkSpec, network_tiers
 from dovetail.hardware.technology import Technology, TechnologySpec
 from dovetail.hardware.wafer import Wafer
 
@@ -48,6 +49,11 @@ def chip_names() -> tuple[str, ...]:
 def cluster_names() -> tuple[str, ...]:
     """Every cluster of the catalogue, in alphabetical order."""
     return _names("clusters")
+
+
+def network_names() -> tuple[str, ...]:
+    """Every network of the catalogue, in alphabetical order."""
+    return _names("networks")
 
 
 def technology_names() -> tuple[str, ...]:
@@ -147,6 +153,21 @@ def wafer_from(document: Mapping[str, Any], where: str) -> Wafer:
     return spec.wafer(die or _chip(spec.die), integration or _integration(spec.integration))
 
 
+def network(name: str) -> ClusterNetwork:
+    """A network of the catalogue, or the one a network file describes."""
+    if Path(name).suffix in _FILES:
+        return validate(NetworkSpec, read_document(name), name).network()
+    _check_name("network", name, network_names())
+    return _network(name)
+
+
+def cluster_on(network: ClusterNetwork, chip: Chip, chips: int) -> Cluster:
+    """A cluster of one kind of chip on a network."""
+    check_chips(chips)
+    tiers = network_tiers(network, chip, chips, f"network {network.name}: chips")
+    return Cluster(f"{chip.name}-{network.name}-{chips}", chip, chips, tiers, network.source, network.doubts)
+
+
 def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
     """A cluster of the catalogue or of a file, with `chips` of its chips; or of one chip's own links, or of wafers."""
     if chips is not None:
@@ -158,7 +179,7 @@ def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
         # what no cluster file has and every wafer file does
         if "integration" in document:
             return _of_wafers(wafer_from(document, name), chips)
-        return cluster_from(document, name, chips)
+        return cluster_from(document, name, chips, Path(name).parent)
     if name in chip_names():
         return _around(_chip(name), chips)
     if name in wafer_names():
@@ -167,7 +188,7 @@ def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
     return cluster_from(_document("clusters", name), name, chips)
 
 
-def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = None) -> Cluster:
+def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = None, folder: Path = Path()) -> Cluster:
     """The cluster a document describes; its chip may be a name of the catalogue or stand there in full."""
     fields, chip = _written_out(document, "chip", where)
     spec = validate(ClusterSpec, fields, where)
@@ -175,7 +196,10 @@ def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = No
         raise InputError(
             f"{where}: chip", f"{quoted(spec.chip)} is not in the catalogue", one_of(chip_names(), spec.chip)
         )
-    return spec.cluster(chip or _chip(spec.chip), chips, where)
+    named = None
+    if spec.network is not None:
+        named = network(_name_or_path(spec.network, f"{where}: network", folder, network_names()))
+    return spec.cluster(chip or _chip(spec.chip), named, chips, where)
 
 
 def space(name: str) -> DesignSpace:
@@ -276,6 +300,11 @@ def _integration(name: str) -> Integration:
 @lru_cache(maxsize=64)
 def _wafer(name: str) -> Wafer:
     return wafer_from(_document("wafers", name), name)
+
+
+@lru_cache(maxsize=64)
+def _network(name: str) -> ClusterNetwork:
+    return validate(NetworkSpec, _document("networks", name), name).network()
 
 
 @lru_cache(maxsize=64)

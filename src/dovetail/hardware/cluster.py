@@ -13,7 +13,8 @@ from dovetail.frozen import frozen
 from dovetail.hardware.chip import Chip
 from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.fields import Doubts, DoubtTexts, Name, Text, doubts_of
-from dovetail.hardware.network import MAX_CHIPS, Tier, TierSpec, fit_tiers
+from dovetail.hardware.network import MAX_CHIPS, Tier, TierSpec, check_nested, fit_tiers
+from dovetail.hardware.network_file import ClusterNetwork, network_tiers
 
 
 @frozen
@@ -68,26 +69,30 @@ class ClusterSpec(Spec):
     chips: Annotated[int, Field(ge=1, le=MAX_CHIPS)]
     tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, max_length=8)] | None = None
     """innermost first; left out: what the chip is sold with"""
+    network: Text | None = None
+    """instead of tiers: a network of the catalogue, or the path of a network file"""
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> ClusterSpec:
         names = [tier.name for tier in self.tiers or ()]
-        if len(set(names)) < len(names):
-            raise InputError("tiers", f"are called {', '.join(names)}", "each should have a name of its own")
-        sizes = [tier.tier().size for tier in self.tiers or ()]
-        if any(outer <= inner for inner, outer in pairwise(sizes)):
-            raise InputError("tiers", f"have the sizes {sizes}", "each should be larger than the one before")
+        check_nested(names, [tier.chips() for tier in self.tiers or ()])
+        if self.tiers is not None and self.network is not None:
+            raise InputError("network", "cannot be combined with tiers", "give one of them")
         doubts_of(self.doubts, [*type(self).model_fields, *names])
         return self
 
-    def cluster(self, chip: Chip, chips: int | None, where: str) -> Cluster:
+    def cluster(self, chip: Chip, network: ClusterNetwork | None, chips: int | None, where: str) -> Cluster:
         """The cluster a file describes, with as many chips as asked for."""
         count = self.chips if chips is None else chips
+        doubts = tuple(self.doubts.items())
+        if network is not None:
+            fitted = network_tiers(network, chip, count, f"{where}: chips")
+            return Cluster(self.name, chip, count, fitted, self.source or network.source, doubts or network.doubts)
         tiers = chip.tiers if self.tiers is None else tuple(tier.tier() for tier in self.tiers)
         fitted = fit_tiers(tiers, count, f"{where}: chips", exact=self.tiers is not None and chips is None)
-        return Cluster(self.name, chip, count, fitted, self.source, tuple(self.doubts.items()))
+        return Cluster(self.name, chip, count, fitted, self.source, doubts)
 
 
 def check_chips(chips: object) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -22,6 +23,9 @@ Topology = Literal["switch", "full", "ring", "mesh", "torus"]
 """switch: any pair at full rate; full: a link to every other chip; ring; mesh; torus"""
 
 GRIDS = ("mesh", "torus")
+
+Ports = Literal["links", "network"]
+"""links: the chip's own links; network: its network cards"""
 
 
 @frozen
@@ -47,6 +51,9 @@ class Tier:
     routed: bool = False
     """groups of a mesh or torus have only the links between their chips; otherwise they reach `bytes_per_s` whatever
     axes they lie along"""
+    ports: Ports | None = None
+    """what chips send by; tiers one inside the other with the same ports share them. None: the chip's own links as far
+    as these reach on the chip, a network of its own beyond"""
 
     def resized(self, size: int) -> Tier:
         """The same links for groups of another size; a grid takes the shape nearest to a cube that wraps."""
@@ -73,23 +80,20 @@ def ways(tiers: Sequence[Tier]) -> tuple[Way, ...]:
     return tuple(result)
 
 
-class TierSpec(Spec):
-    """A tier as a file has it."""
+class TierShapeSpec(Spec):
+    """Which chips a tier joins, and how, as a file has it."""
 
     name: Name
     size: Annotated[int, Field(ge=2, le=MAX_CHIPS)] | None = None
     """chips of one group; left out: the product of the shape, or as many as the cluster has"""
     topology: Topology
-    bytes_per_s: SomeBytesPerS
-    latency_s: Seconds
     shape: Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_CHIPS)], ...], Field(strict=False, max_length=6)] = ()
     wrap_multiple: Annotated[int, Field(ge=1, le=MAX_CHIPS)] = 1
     oversubscription: Annotated[float, Field(ge=1, le=1000)] = 1.0
-    in_network_reduction: bool = False
     routed: bool = False
 
     @model_validator(mode="after")
-    def _consistent(self) -> TierSpec:
+    def _consistent(self) -> TierShapeSpec:
         if self.topology in GRIDS:
             self._check_shape()
         elif self.shape:
@@ -116,22 +120,51 @@ class TierSpec(Spec):
             fix = f"it should be multiples of wrap_multiple, {self.wrap_multiple}, or the topology a mesh"
             raise InputError("shape", f"is {'x'.join(map(str, self.shape))}", fix)
 
+    def chips(self) -> int:
+        """Chips of one group, filled in."""
+        return self.size or (math.prod(self.shape) if self.shape else MAX_CHIPS)
+
+
+class TierSpec(TierShapeSpec):
+    """A tier as a file has it."""
+
+    bytes_per_s: SomeBytesPerS
+    latency_s: Seconds
+    in_network_reduction: bool = False
+    ports: Ports | None = None
+    """`links` or `network`: tiers with the same ports share them; left out: links as far as the chip's own reach"""
+
     def tier(self) -> Tier:
         """The tier with its size filled in."""
-        size = self.size or (math.prod(self.shape) if self.shape else MAX_CHIPS)
-        fields: dict[str, Any] = dict(self) | {"size": size}
+        fields: dict[str, Any] = dict(self) | {"size": self.chips()}
         return Tier(**fields)
 
 
-def fit_tiers(tiers: tuple[Tier, ...], chips: int, where: str, *, exact: bool = False) -> tuple[Tier, ...]:
-    """The tiers of a cluster of that many chips: groups of equal size (exact: of the size given), no tier unreached."""
+def check_nested(names: Sequence[str], sizes: Sequence[int]) -> None:
+    """Refuses tiers of one name, and a tier that is no larger than the one inside it."""
+    if len(set(names)) < len(names):
+        raise InputError("tiers", f"are called {', '.join(names)}", "each should have a name of its own")
+    if any(outer <= inner for inner, outer in pairwise(sizes)):
+        raise InputError("tiers", f"have the sizes {list(sizes)}", "each should be larger than the one before")
+
+
+def fit_tiers(
+    tiers: tuple[Tier, ...], chips: int, where: str, *, exact: bool = False, filled: int | None = None
+) -> tuple[Tier, ...]:
+    """The tiers of a cluster of that many chips: groups of equal size (exact: of the size given), no tier unreached.
+
+    Of the innermost `filled` tiers, all of them unless said, groups must be two thirds full.
+    """
     fitted: list[Tier] = []
     inner = 1
     for position, tier in enumerate(tiers):
         if inner == chips:
             break
         outermost = position == len(tiers) - 1
-        size = chips if outermost or tier.size >= chips else _equal_groups(chips, inner, tier, where, exact)
+        if outermost or tier.size >= chips:
+            size = chips
+        else:
+            size = _equal_groups(chips, inner, tier, where, exact, filled is None or position < filled)
         if size > tier.size and tier.topology in GRIDS:
             fix = f"it should be at most {tier.size}, or the cluster have a tier beyond it"
             raise InputError(where, f"{chips} are more than the {tier.topology} {tier.name!r} holds", fix)
@@ -143,9 +176,11 @@ def fit_tiers(tiers: tuple[Tier, ...], chips: int, where: str, *, exact: bool = 
     return tuple(fitted)
 
 
-def _equal_groups(chips: int, inner: int, tier: Tier, where: str, exact: bool) -> int:
+def _equal_groups(chips: int, inner: int, tier: Tier, where: str, exact: bool, filled: bool) -> int:
     """The largest size all groups of a tier can have: racks of 72 serve 256 chips as four groups of 64."""
     sizes = [size for size in _divisors(chips) if size <= tier.size and size % inner == 0]
+    if not filled:
+        return sizes[-1] if sizes else inner
     # Groups less than two thirds full are nobody's cluster: more likely the number is a slip.
     if not sizes or 3 * sizes[-1] < 2 * tier.size or (exact and sizes[-1] != tier.size):
         fix = f"it should be at most {tier.size} or a multiple of it"

@@ -75,6 +75,8 @@ class ClusterPart(Spec):
     """a chip of the catalogue, or a chip in full"""
     chips: Count | None = None
     tiers: Annotated[tuple[dict[str, Any], ...], Field(strict=False, max_length=8)] | None = None
+    network: Text | None = None
+    """instead of tiers: a network of the catalogue, or the path of a network file"""
     framework: Text = "megatron"
     store: StoreSpec | None = None
     """of each wafer, where the tiers are those of wafers"""
@@ -209,22 +211,24 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
     if (part.name is None) == (part.chip is None):
         raise InputError("cluster: name", "and chip exclude each other and one is needed", "give exactly one of them")
     if part.name is not None:
-        if part.tiers is not None:
-            raise InputError(
-                "cluster: tiers", "cannot be combined with a named cluster", "give chip, chips and tiers instead"
-            )
+        for field in ("tiers", "network"):
+            if getattr(part, field) is not None:
+                what, fix = "cannot be combined with a named cluster", f"give chip, chips and {field} instead"
+                raise InputError(f"cluster: {field}", what, fix)
         return hardware.cluster(relative_to(part.name, folder), part.chips)
     if part.chips is None:
         raise InputError("cluster: chips", "is missing", "say how many chips the cluster has")
     chip: object = part.chip
-    if isinstance(chip, str) and part.tiers is None:
+    if isinstance(chip, str) and part.tiers is None and part.network is None:
         return hardware.cluster(hardware.chip(relative_to(chip, folder)), part.chips)
     if isinstance(chip, str) and is_path(chip):
         chip = read_document(relative_to(chip, folder))
     document: dict[str, Any] = {"name": "described", "chip": chip, "chips": part.chips}
     if part.tiers is not None:
         document["tiers"] = list(part.tiers)
-    return cluster_from(document, "cluster")
+    if part.network is not None:
+        document["network"] = part.network
+    return cluster_from(document, "cluster", folder=folder)
 
 
 def is_path(name: str) -> bool:

@@ -52,6 +52,32 @@ def test_gathers_go_round_the_ring():
     assert got == pytest.approx(63e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize("receivers", [1.0, 8.0])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_leaf_and_spine_of_the_same_cards_are_one_network(kind, receivers):
+    """Cut in two tiers that share their ports, a network without a taper takes what it takes as one tier."""
+    node, cards = tier(rate=900e9), tier(rate=50e9, ports="network")
+    whole = [(number(8), node), (number(24), cards)]
+    for leaf in (1, 2, 4, 12, 24):
+        parts = [(number(8), node), (number(leaf), cards), (number(24 // leaf), cards)]
+        one, cut = (float(tiered_seconds(kind, each, number(1e9), IDEAL, receivers)) for each in (whole, parts))
+        assert cut == pytest.approx(one)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_taper_never_gains(kind):
+    node, cards = tier(rate=900e9), tier(rate=50e9, ports="network")
+    for leaf in (2, 4, 12):
+        groups = [(number(8), node), (number(leaf), cards)]
+        tapered = [tier(rate=50e9 / taper, ports="network") for taper in (1, 1.5, 2, 8)]
+        times = [
+            float(tiered_seconds(kind, [*groups, (number(24 // leaf), spine)], number(1e9), receivers=8.0))
+            for spine in tapered
+        ]
+        assert times == sorted(times)
+        assert times[-1] > times[0] or kind is not Kind.ALL_TO_ALL
+
+
 def test_between_nodes_trees_branch():
     groups = [(number(8), tier(latency=1e-6)), (number(32), tier(latency=5e-6))]
     got = float(tiered_seconds(Kind.ALL_REDUCE, groups, number(8)))

@@ -1,4 +1,4 @@
-"""`dovetail chips`, `clusters` and `frameworks`: the same facts for readers and programs; mistakes in one sentence."""
+"""`dovetail chips`, `clusters`, `networks`, `frameworks`: the same facts for readers and programs; mistakes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from dovetail.cli import main
 CATALOGUES = {
     "chips": dt.hardware.chip_names(),
     "clusters": dt.hardware.cluster_names(),
+    "networks": dt.hardware.network_names(),
     "frameworks": dt.frameworks.names(),
 }
-EXAMPLES = {"chips": "h100-sxm", "clusters": "selene", "frameworks": "megatron"}
+EXAMPLES = {"chips": "h100-sxm", "clusters": "selene", "networks": "switch-72", "frameworks": "megatron"}
 
 #: What programs may rely on.
 CONTRACT = {
     "chips": {"name", "kind", "clock_hz", "dense_flops", "hbm_bytes", "hbm_bytes_per_s", "macs_per_cycle", "doubts"},
     "clusters": {"name", "chip", "chips", "tiers", "factors", "source", "doubts"},
+    "networks": {"name", "title", "domain_chips", "tiers", "source", "doubts"},
     "frameworks": {"name", "version", "pipeline_schedules", "zero_stages", "states", "overlaps", "doubts"},
 }
 
@@ -87,6 +89,14 @@ def test_a_cluster_is_shown_in_any_size(run):
     assert run("clusters", "show", "selene", "--chips", "1")[0] == 0
 
 
+def test_a_network_is_shown_between_chips(run):
+    answer = json.loads(run("networks", "show", "switch-72", "--chip", "b200", "--chips", "256", "--json")[1])
+    assert [tier["size"] for tier in answer["cluster"]["tiers"]] == [64, 256]
+    text = run("networks", "show", "fat-tree-2to1", "--chip", "b200", "--chips", "256")[1]
+    assert all(figure in text for figure in ("256 x b200", "50 GB/s", "2:1", "32"))
+    assert "the chip's links" in run("networks", "show", "fat-tree-2to1")[1]
+
+
 def test_a_file_is_shown_like_the_catalogue(run, tmp_path):
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"name": "mine", "chip": "a100-80gb", "chips": 16}))
@@ -99,6 +109,9 @@ MISTAKES = [
     (["chip", "list"], "Did you mean"),
     (["chips", "show", "h100"], "did you mean 'h100-sxm'"),
     (["chips", "show", "absent.yaml"], "absent.yaml: cannot be read"),
+    (["networks", "show", "torus"], "did you mean 'torus-3d'"),
+    (["networks", "show", "torus-3d", "--chips", "8"], "--chip: is missing"),
+    (["networks", "show", "torus-3d", "--chip", "b200", "--chips", "0"], "chips: is 0"),
     (["clusters", "show", "selen"], "did you mean 'selene'"),
     (["clusters", "show", "h100-sxm"], "chips: is missing"),
     (["clusters", "show", "h100-sxm", "--chips", "13"], "13 do not fill groups of 8"),

@@ -176,6 +176,11 @@ class Scope:
             return _EVERY_PROPERTY[name][0](self.designs)
         return np.asarray(getattr(self._estimate(), name))
 
+    def parts(self) -> dict[str, dict[str, Floats]]:
+        """Silicon figure → part → its value over the designs."""
+        with np.errstate(all="ignore"):
+            return self._estimate().parts()
+
     def _estimate(self) -> Silicon:
         if self._silicon is None:
             assert self._formulas.technology is not None

@@ -161,6 +161,15 @@ class DesignSpace:
         """A figure of designs of this space, by any name its limits could use."""
         return np.broadcast_to(Scope(designs, self.formulas)(self._checked_name(name)), designs.shape)
 
+    def silicon_parts(self, designs: Designs) -> dict[str, dict[str, Floats]]:
+        """Area, peak power and cost of designs of this space by part; the parts of a figure add up to its value."""
+        self._checked_name("area_mm2")
+        parts = Scope(designs, self.formulas).parts()
+        return {
+            figure: {name: np.broadcast_to(value, designs.shape) for name, value in by_part.items()}
+            for figure, by_part in parts.items()
+        }
+
     def index_of(self, values: Mapping[str, object]) -> int:
         """The index of the design with these values of the variables that are varied; texts with units are read too."""
         asked = {variable_of(name, name): read_value(name, value, name) for name, value in values.items()}

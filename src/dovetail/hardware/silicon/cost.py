@@ -35,18 +35,25 @@ def die_yield(designs: Designs, numbers: Numbers, parts: Mapping[str, Floats]) -
     return (1 + fatal / designs.dies * numbers.defects_per_mm2 / alpha) ** -alpha
 
 
-def package_cost(designs: Designs, numbers: Numbers, die_area_mm2: Floats, working: Floats) -> Floats:
-    """Dollars of a package that works: known good dies, memory, substrate and assembly, over what bonding spoils."""
+def package_parts(designs: Designs, numbers: Numbers, die_area_mm2: Floats, working: Floats) -> dict[str, Floats]:
+    """Dollars of a package that works, by part: known good dies, memory, package, and what bonding spoils of all."""
     made_die = numbers.wafer_price_usd / dies_per_wafer(die_area_mm2) + die_area_mm2 * numbers.die_test_usd_per_mm2
-    dies = designs.dies * made_die / working
-    memory = designs.hbm_bytes * numbers.hbm_price_usd_per_byte
-    package = (designs.dies * die_area_mm2 + designs.hbm_stacks * STACK_MM2) * numbers.package_price_usd_per_mm2
-    return (dies + memory + package) / numbers.bond_yield ** (designs.dies + designs.hbm_stacks)
+    placed = {
+        "dies": designs.dies * made_die / working,
+        "memory": designs.hbm_bytes * numbers.hbm_price_usd_per_byte,
+        "package": (designs.dies * die_area_mm2 + designs.hbm_stacks * STACK_MM2) * numbers.package_price_usd_per_mm2,
+    }
+    whole = sum(placed.values(), np.zeros(()))
+    return {**placed, "bonding": whole * (numbers.bond_yield ** -(designs.dies + designs.hbm_stacks) - 1)}
 
 
-def system_cost(designs: Designs, numbers: Numbers, package_usd: Floats, power_w: Floats) -> Floats:
-    """Dollars with a chip's part of host, board, network, power and cooling."""
+def system_parts(designs: Designs, numbers: Numbers, package_usd: Floats, power_w: Floats) -> dict[str, Floats]:
+    """Dollars with a chip's part of host, board, network, power and cooling, by part."""
     # links on a wafer or in a package need no switches, cards and cables
-    reaching = designs.link_bytes_per_s if designs.base.link_reach == "board" else 0.0
-    network = reaching * numbers.system_price_usd_per_byte_per_s
-    return package_usd + numbers.system_price_usd + network + power_w * numbers.system_price_usd_per_w
+    reaching = designs.link_bytes_per_s if designs.base.link_reach == "board" else np.zeros(())
+    return {
+        "chip": package_usd,
+        "host and board": np.asarray(numbers.system_price_usd),
+        "network": reaching * numbers.system_price_usd_per_byte_per_s,
+        "power and cooling": power_w * numbers.system_price_usd_per_w,
+    }
