@@ -206,9 +206,9 @@ def design_call() -> Call:
     varied = {"tensor_cores": draw.integers(1, 4096, 1 << 16), "hbm_stacks": draw.integers(1, 16, 1 << 16)}
     designs = design_of(cluster.chip).varied({name: values.astype(np.float64) for name, values in varied.items()})
     with recorded("dovetail.bounds.design_bound", "_fill") as found:
-        design_bound.design_bounds([job], cluster, designs, (1,))
+        design_bound.DesignBound(job, cluster, (1,)).least_s(designs)
     bounds, _, terms, times = found["_fill"]
-    steps, kinds = terms.shape[1] * len(bounds), len(times.seconds)
+    steps, kinds = terms.shape[1] * len(bounds), len(times)
     # a product and a maximum of every demand, and the minimum: of 2, 3 and 3 arrays; and one array is filled
     work = ((2 * kinds + 1) * steps, (5 * kinds + 4) * steps)
     return Call("hardware bound of designs", "dovetail.bounds.design_bound", "_fill", found["_fill"], work)

@@ -22,7 +22,6 @@ from dovetail import frameworks
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.hardware_bound import PEAKS, Demands, blocks_of, demands, formats_of
 from dovetail.cost.units import OPERANDS, chip_units
-from dovetail.frozen import frozen
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
@@ -37,53 +36,65 @@ from dovetail.plans.stage_degrees import stage_degrees
 CHUNK = 8192
 
 
-def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro_batches: Sequence[int]) -> Floats:
-    """Lower bounds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
+class DesignBound:
+    """Lower bounds of a job's step over all plans with one of some micro-batches, for any designs of a base.
 
-    The cluster is that of the designs' base: its chips and the tiers beyond the chips' own links hold for all of them.
+    The cluster is that of the base: its chips and the tiers beyond the chips' own links hold for all designs. What
+    plans ask is found once for each format of products.
     """
-    count = prod(designs.shape)
-    bounds = np.full((len(jobs), len(micro_batches), count), np.inf)
-    for of_job, job in zip(bounds, jobs, strict=True):
-        plans = enumerated_plans(job, cluster, micro_batches)
-        if not plans.micro_batch.size:
-            continue
-        times = _Times.of(designs, cluster, job)
-        for rows in _alike(designs, job):
+
+    def __init__(self, job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> None:
+        self._job, self._cluster, self._micro_batches = job, cluster, tuple(micro_batches)
+        #: narrowest bits of a design → the terms of plans that may decide
+        self._decisive: dict[float, Floats] = {}
+
+    def least_s(self, designs: Designs) -> Floats:
+        """Seconds that no plan beats, of each design; infinite where no plan has one of the micro-batches."""
+        bounds = np.full(prod(designs.shape), np.inf)
+        seconds = _seconds(designs, self._cluster, self._job)
+        for rows in _alike(designs, self._job):
             # all of them multiply the same numbers, at paces in the same proportions
-            bits = np.broadcast_to(designs.narrowest_bits, designs.shape).reshape(-1)[rows[0]]
-            alike = design_of(designs.base).varied({"narrowest_bits": bits}).chip(0, "design")
-            formats = formats_of(chip_units(alike, job.precision, PEAKS))
-            asked = _terms(demands(job, formats, blocks_of(cluster), plans), times)
-            for size, of_size in zip(micro_batches, of_job, strict=True):
-                decisive = least_terms(asked[:, plans.micro_batch == size])
-                _fill(of_size, rows, decisive, times)
-    return np.moveaxis(bounds, -1, 0).reshape(*designs.shape, len(jobs), len(micro_batches))
+            bits = float(np.broadcast_to(designs.narrowest_bits, designs.shape).reshape(-1)[rows[0]])
+            if bits not in self._decisive:
+                self._decisive[bits] = self._terms(designs, bits)
+            _fill(bounds, rows, self._decisive[bits], seconds)
+        return bounds.reshape(designs.shape)
+
+    def _terms(self, designs: Designs, bits: float) -> Floats:
+        plans = enumerated_plans(self._job, self._cluster, self._micro_batches)
+        if not plans.micro_batch.size:
+            return np.zeros((1, 0))
+        alike = design_of(designs.base).varied({"narrowest_bits": np.asarray(bits)}).chip(0, "design")
+        formats = formats_of(chip_units(alike, self._job.precision, PEAKS))
+        asked = demands(self._job, formats, blocks_of(self._cluster), plans)
+        return least_terms(_terms(asked, _beyond_s(self._cluster)))
 
 
-@frozen
-class _Times:
-    """Seconds that designs take for one of each demand, and what all have in common."""
+def _seconds(designs: Designs, cluster: Cluster, job: Job) -> Floats:
+    """Seconds for one of each demand at published peaks, demands × designs.
 
-    #: demands that designs differ in × designs: matrix, vector, memory, and their own links where there are any
-    seconds: Floats
-    #: for a byte sent beyond the blocks of each tier but the innermost
-    beyond_s: tuple[float, ...]
+    Those that designs differ in: matrix, vector, memory, and their own links where there are any.
+    """
+    rates = [
+        designs.peak_flops(OPERANDS[job.precision]),
+        2 * designs.vector_cores * designs.vector_lanes * designs.clock_hz,
+        _streaming_bytes_per_s(designs),
+    ]
+    if cluster.tiers:
+        rates.append(designs.link_bytes_per_s / cluster.tiers[0].oversubscription + sum(_outer_rates(cluster)))
+    with np.errstate(divide="ignore"):
+        return np.stack([1 / np.broadcast_to(rate, designs.shape).reshape(-1) for rate in rates])
 
-    @staticmethod
-    def of(designs: Designs, cluster: Cluster, job: Job) -> _Times:
-        """Those at published peaks."""
-        outer = [tier.bytes_per_s / tier.oversubscription for tier in cluster.tiers[1:]]
-        rates = [
-            designs.peak_flops(OPERANDS[job.precision]),
-            2 * designs.vector_cores * designs.vector_lanes * designs.clock_hz,
-            _streaming_bytes_per_s(designs),
-        ]
-        if cluster.tiers:
-            rates.append(designs.link_bytes_per_s / cluster.tiers[0].oversubscription + sum(outer))
-        with np.errstate(divide="ignore"):
-            seconds = [1 / np.broadcast_to(rate, designs.shape).reshape(-1) for rate in rates]
-        return _Times(np.stack(seconds), tuple(1 / sum(outer[j:]) for j in range(len(outer))))
+
+def _outer_rates(cluster: Cluster) -> list[float]:
+    """Bytes per second of every tier but the innermost."""
+    return [tier.bytes_per_s / tier.oversubscription for tier in cluster.tiers[1:]]
+
+
+def _beyond_s(cluster: Cluster) -> list[float]:
+    """Seconds for a byte sent beyond the blocks of each tier but the innermost."""
+    outer = _outer_rates(cluster)
+    return [1 / sum(outer[j:]) for j in range(len(outer))]
 
 
 def _streaming_bytes_per_s(designs: Designs) -> Floats:
@@ -100,11 +111,11 @@ def _alike(designs: Designs, job: Job) -> list[Ints]:
     return [rows for rows in (np.nonzero(narrow)[0], np.nonzero(~narrow)[0]) if len(rows)]
 
 
-def _terms(asked: Demands, times: _Times) -> Floats:
+def _terms(asked: Demands, beyond_s: Sequence[float]) -> Floats:
     """Demands × plans: those that designs differ in, and last the seconds that none changes."""
     kinds = [asked.matrix_flops, asked.vector_flops, asked.memory_bytes, *asked.sent_bytes[:1]]
     fixed = np.zeros(())
-    for sent, seconds in zip(asked.sent_bytes[1:], times.beyond_s, strict=True):
+    for sent, seconds in zip(asked.sent_bytes[1:], beyond_s, strict=True):
         fixed = np.maximum(fixed, sent * seconds)
     return np.stack(np.broadcast_arrays(*kinds, fixed))
 
@@ -121,14 +132,14 @@ def least_terms(terms: Floats) -> Floats:
     return np.concatenate([terms[:, :0], *undominated], axis=1)
 
 
-def _fill(bounds: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
+def _fill(bounds: Floats, rows: Ints, terms: Floats, times_s: Floats) -> None:
     """Writes the bounds of some designs, a part of them at a time."""
     for start in range(0, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
         first, end = int(chunk[0]), int(chunk[-1]) + 1
         # neighbours are read where they are
         place = slice(first, end) if end - first == len(chunk) else chunk
-        seconds = times.seconds[:, place]
+        seconds = times_s[:, place]
         best, longest, one = np.full(len(chunk), np.inf), np.empty(len(chunk)), np.empty(len(chunk))
         for *asked, fixed in terms.T.tolist():
             longest.fill(fixed)

@@ -20,11 +20,29 @@ def print_references(result: StudyResult) -> None:
     if not rows:
         return
     first, *_ = scored = result.study.scored
+    networks = any("network" in row for row in rows)
     table = [
-        [row["chip"], f"{row['chips']:,}", *_figures(row, scored), _gain(row, best, first), _limits_text(row)]
+        [
+            row["chip"],
+            f"{row['chips']:,}",
+            *([row.get("network", "")] if networks else []),
+            *_figures(row, scored),
+            _gain(row, best, first),
+            _limits_text(row),
+        ]
         for row in rows
     ]
-    print_table(("chip", "chips", *(each.title for each in scored), "the best gains", "within limits"), table)
+    print_table(
+        (
+            "chip",
+            "chips",
+            *(["network"] if networks else []),
+            *(each.title for each in scored),
+            "the best gains",
+            "within limits",
+        ),
+        table,
+    )
     typer.echo("")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Array, Bools, Floats, Ints
-from dovetail.bounds.design_bound import design_bounds
+from dovetail.bounds.design_bound import DesignBound
 from dovetail.bounds.design_tables import DesignTables
 from dovetail.digests import package_digests
 from dovetail.errors import InputError
@@ -125,6 +125,7 @@ class Worker:
         #: digests of where the study was started
         self._computed_by = dict(computed_by or package_digests())
         # wafers come grid by grid, and each grid has its own large tables
+        self._design_bound = lru_cache(maxsize=None)(self._new_design_bound)
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
     @property
@@ -230,15 +231,18 @@ class Worker:
         if study.mapping is not None:
             jobs = [job.job for job in study.jobs]
             return least_free_seconds(jobs, study.framework, wafers.as_wafers(designs), place.count, self._step_works)
-        cluster = study.usual_clusters[0] if study.of_wafers else place.cluster(place.space.base)
-        sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
         if isinstance(designs, WaferDesigns):
+            cluster = study.usual_clusters[0]
+            sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
             return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, place.count, sizes)
         designs = place.linked(designs)
-        parts: list[Floats] = []
-        for job, micro_batches in zip(study.jobs, sizes, strict=True):
-            parts.append(design_bounds([job.job], cluster, designs, micro_batches)[..., 0, :].min(axis=-1))
+        parts = [self._design_bound(number, position).least_s(designs) for number in range(len(study.jobs))]
         return np.stack(parts, axis=-1)
+
+    def _new_design_bound(self, number: int, position: int) -> DesignBound:
+        study, job = self.study, self.study.jobs[number].job
+        cluster = study.positions[position].bounding_cluster
+        return DesignBound(job, cluster, study.plans.resolve(job, cluster, study.framework).micro_batch)
 
     def _lowest(self, codes: Ints, bounds_s: Floats) -> float:
         """The lowest figure of dropped candidates, if the study has a gap: they may be better than the best by less."""

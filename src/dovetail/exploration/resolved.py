@@ -203,7 +203,7 @@ class ResolvedStudy:
     @staticmethod
     def _named(position: Position) -> dict[str, str | None]:
         hardware = {"chip": position.name} if position.reference else {"space": position.name}
-        return {**hardware, "network": position.network}
+        return {**hardware, "network": position.network.name if position.network else None}
 
     @cached_property
     def _distinguishing(self) -> tuple[str, ...]:

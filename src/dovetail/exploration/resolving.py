@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,10 +30,11 @@ from dovetail.exploration.study_file import (
 )
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, Tier
-from dovetail.hardware.catalogue import chip, space_document, space_from
+from dovetail.hardware.catalogue import chip, network, space_document, space_from
 from dovetail.hardware.cluster import check_chips
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec
+from dovetail.hardware.network_file import ClusterNetwork
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
@@ -147,19 +149,18 @@ def _positions(file: StudyFile, where: str, folder: Path) -> tuple[Position, ...
     references = {name: _reference(name, folder) for name in file.candidates}
     counts = _counts(file, next(iter(spaces.values())))
     positions: list[Position] = []
-    for reference, named in ((False, spaces), (True, references)):
-        for name, space in named.items():
-            for count in counts:
-                kept, is_limited = space, True
-                try:
-                    kept = limited(space, file.limits, count)
-                except InputError:
-                    if not reference:
-                        raise
-                    is_limited = False  # nobody knows its area and power as we estimate them
-                position = Position(name, kept, count, tiers, None, reference, is_limited)
-                if _in_domain(position, file.limits.domain_chips):
-                    positions.append(position)
+    kinds = [*((name, space, False) for name, space in spaces.items()), *((n, s, True) for n, s in references.items())]
+    for (name, space, reference), count, joined in product(kinds, counts, _networks(file, folder)):
+        within_limits, is_limited = space, True
+        try:
+            within_limits = limited(space, file.limits, count)
+        except InputError:
+            if not reference:
+                raise
+            is_limited = False  # nobody knows its area and power as we estimate them
+        position = Position(name, within_limits, count, tiers, joined, reference, is_limited)
+        if _in_domain(position, file.limits.domain_chips):
+            positions.append(position)
     if not any(not position.reference for position in positions):
         what = f"is {file.limits.domain_chips}"
         raise InputError("limits.domain_chips", what, "it should allow at least one network of the cluster")
@@ -189,9 +190,23 @@ def _check_kinds(file: StudyFile, spaces: Sequence[DesignSpace]) -> None:
         raise InputError("hardware", "has wafers and other hardware", "give wafers a study of their own")
     if file.candidates:
         raise InputError("candidates", "are chips, and designs wafers", "leave them out")
+    if file.cluster.networks is not None:
+        what = "cannot be combined with a space of wafers, whose grids are their networks"
+        raise InputError("cluster.networks", what, "leave it out")
     for limit in ("rack_power_w", "rack_chips", "domain_chips"):
         if getattr(file.limits, limit) is not None:
             raise InputError(f"limits.{limit}", "is about chips, and designs are wafers", "leave it out")
+
+
+def _networks(file: StudyFile, folder: Path) -> Sequence[ClusterNetwork | None]:
+    """The networks to choose from; None: the tiers given, or the links of each design."""
+    names = file.cluster.networks
+    if names is None:
+        return [None]
+    found = [_named("cluster.networks", partial(network, relative_to(name, folder))) for name in names]
+    if len({each.name for each in found}) < len(found):
+        raise InputError("cluster.networks", "has one twice", "give each once")
+    return found
 
 
 def _tiers(file: StudyFile) -> tuple[Tier, ...] | None:
@@ -331,7 +346,7 @@ def _content(study: ResolvedStudy) -> dict[str, str]:
         "jobs": study.jobs,
         "framework": study.framework,
         "space": [(space.fixed, space.axes, _texts(space), space.shares_cores) for space in spaces],
-        "tiers": [(position.count, position.tiers) for position in study.positions],
+        "tiers": [(position.count, position.tiers, position.network) for position in study.positions],
         "technology": [(space.formulas.references, space.formulas.technology, space.formulas.end) for space in spaces],
     }
     return {name: digest(part) for name, part in parts.items()}

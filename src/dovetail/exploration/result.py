@@ -232,6 +232,11 @@ def open_points(study: ResolvedStudy, part: Part) -> Floats:
     return Scores.of(study, codes[rows]).points(study.mean.of(bounds_s[rows]))
 
 
+def _network_words(study: ResolvedStudy) -> str:
+    names = dict.fromkeys(position.network.name for position in study.explored if position.network)
+    return f" on {', '.join(names)}" if names else ""
+
+
 def space_words(study: ResolvedStudy) -> str:
     """The space of a certificate, in words."""
     job, usual = study.jobs[0].job, study.usual_clusters
@@ -242,4 +247,5 @@ def space_words(study: ResolvedStudy) -> str:
         return wafers.space_words(study.space, study.counts, stated(resolved, study.plans, study.framework)[1])
     plans = stated(study.plans.resolve(job, usual[-1], study.framework), study.plans, study.framework)[1]
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
-    return f"{study.design_words} within their limits, {counts} chips, each with its fastest plans: {plans}"
+    over = f"{study.design_words} within their limits, {counts} chips{_network_words(study)}"
+    return f"{over}, each with its fastest plans: {plans}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
-from dovetail.bounds.design_bound import design_bounds
+from dovetail.bounds.design_bound import DesignBound
 from dovetail.bounds.least_work import least_work
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
@@ -140,8 +140,7 @@ def least_seconds(
             if group == 1 and wafers > 1:
                 # single dies have only the links off their wafers
                 members = members.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": np.asarray(off)})
-            bounds = design_bounds([job], wafer.cluster(wafers), members, sizes[column])
-            seconds[rows, column] = bounds[..., 0, :].min(axis=-1)
+            seconds[rows, column] = DesignBound(job, wafer.cluster(wafers), sizes[column]).least_s(members)
     return seconds.reshape(*designs.shape, len(jobs))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import frameworks, hardware, models
-from dovetail.bounds.design_bound import CHUNK, design_bounds, enumerated_plans, least_terms
+from dovetail.bounds.design_bound import CHUNK, DesignBound, enumerated_plans, least_terms
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import Designs, design_of
@@ -94,6 +94,12 @@ def every_plan(job: Job, cluster: Cluster) -> PlanBatch:
     return PlanBatch(**dict(zip(FIELDS, zip(*rows, strict=True), strict=True)))
 
 
+def design_bounds(jobs, cluster, designs, sizes):
+    """Designs × jobs × micro-batches."""
+    of_jobs = [[DesignBound(job, cluster, [size]).least_s(designs) for size in sizes] for job in jobs]
+    return np.moveaxis(np.array(of_jobs), (0, 1), (-2, -1))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "fp32"])
 @pytest.mark.parametrize("cluster", [TPUS, GPUS, PAIRS], ids=["tpu-v4", "h100-sxm", "pairs"])
 def test_no_other_plan_of_the_search_bounds_a_design(cluster, precision):
@@ -106,6 +112,8 @@ def test_no_other_plan_of_the_search_bounds_a_design(cluster, precision):
         least = hardware_bound(job, cluster_of(designs, i, cluster), plans)
         for j, size in enumerate(sizes):
             assert bounds[i, 0, j] == pytest.approx(least[plans.micro_batch == size].min(), rel=1e-12)
+    together = DesignBound(job, cluster, sizes).least_s(designs)
+    assert together.tolist() == bounds[:, 0].min(axis=-1).tolist()
 
 
 def test_the_least_of_all_plans_of_a_mixture_bounds_a_design():
