@@ -58,6 +58,10 @@ class Line:
             case _:
                 raise NotALineError(function.__name__)
 
+    def __array_function__(self, function: Any, *_: Any) -> Line:
+        # one or the other of two is not a line
+        raise NotALineError(function.__name__)
+
 
 def _sum(a: _Part, b: _Part) -> _Part:
     if a[1] is None or b[1] is None:
