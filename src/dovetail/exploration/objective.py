@@ -75,7 +75,10 @@ def formula_objective(name: str, text: str, unit: str = "", better: Better | Non
         raise InputError(where, what, "use sums, products and quotients of step_s, energy_j or tokens_per_s")
     found: Better | None = {1: "least", -1: "most"}.get(certain.direction)  # type: ignore[assignment]
     if better is not None and found not in (None, better):
-        raise InputError(where, f"is better the {found[:4]} it is" if found else "", f"set better to {found}")
+        way = "rises" if found == "least" else "falls"
+        raise InputError(
+            f"{where}.better", f"is {better}, and the formula {way} with the step time", f"set it to {found}"
+        )
     return Objective(name, title or name.replace("_", " "), unit, found or better or "least", expression)
 
 

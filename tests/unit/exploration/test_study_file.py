@@ -297,3 +297,33 @@ def test_mistakes_are_found_at_once():
 def test_a_study_survives_being_written_and_read(tmp_path):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False))
     assert Study.load(tmp_path / "study.yaml").document == study_of(STUDY, "study.yaml").document
+
+
+BENT = "is not certain to rise or to fall with the step time, and to be positive"
+
+
+@pytest.mark.parametrize(
+    ("formula", "better", "said"),
+    [
+        ("energy_j / step_s", None, f"objectives.own: 'energy_j / step_s' {BENT}"),
+        ("step_s - 1", None, BENT),
+        ("abs(step_s - 1)", None, BENT),
+        ("tokens_per_s * step_s", None, BENT),
+        ("step_s % 2", None, BENT),
+        ("log2(step_s)", None, BENT),
+        ("step_s if energy_j > 3 else 2 * step_s", None, BENT),
+        ("step_s * (chips - 4)", None, BENT),
+        (
+            "step_s * peak_power_w",
+            "most",
+            "own.better: is most, and the formula rises with the step time; set it to least",
+        ),
+        ("tokens_per_s", "least", "own.better: is least, and the formula falls with the step time; set it to most"),
+        ("step_s > 3", None, "is a condition"),
+        ("step_z", None, "step_z"),
+        ("", None, "objectives.0.formula: is ''"),
+    ],
+)
+def test_a_formula_that_bounds_nothing_is_one_sentence(refusal, formula, better, said):
+    own = {"name": "own", "formula": formula, "better": better}
+    assert said in refusal(study_of, {**STUDY, "objectives": [own]}, "study.yaml")
