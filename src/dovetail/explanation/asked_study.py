@@ -81,12 +81,15 @@ class AskedStudy:
         """Candidates of the run that have plans, and their figures."""
         return worst_ratios(self.study, store, self.optima) if self.optima else evaluated_rows(self.study, store)
 
-    def planned(self, position: int, change: Changed) -> Floats | None:
-        """The figures of a position's only design after a change, with the best plans; None if no plan fits."""
+    def planned(self, position: int, change: Changed, to_beat: Floats | None = None) -> Floats | None:
+        """The figures of a position's only design after a change, with the best plans.
+
+        None if no plan fits, or if none is better than figures to beat: of studies without scenarios.
+        """
         figures: list[Floats] = []
         for study in self.studies:
             alone = replace(study, positions=(change(study.positions[position]),))
-            found = _best_figures(alone)
+            found = _best_figures(alone, to_beat)
             if found is None:
                 return None
             figures.append(found)
@@ -95,12 +98,12 @@ class AskedStudy:
         return np.max(np.stack(figures)[:, 0] / np.array(self.optima), keepdims=True)
 
 
-def _best_figures(study: ResolvedStudy) -> Floats | None:
-    """The figures of the only design of a study with its best plans, whatever is better."""
+def _best_figures(study: ResolvedStudy, to_beat: Floats | None) -> Floats | None:
+    """The figures of the only design of a study with its best plans."""
     code, unknown = np.zeros(1, np.int64), np.zeros((1, len(study.jobs)))
-    nothing = np.zeros((0, len(study.objectives)))
+    front = np.zeros((0, len(study.objectives))) if to_beat is None else to_beat[None]
     if study.mapping is None:
-        (row,) = searched(study, code, unknown, nothing)
+        (row,) = searched(study, code, unknown, front)
     else:
-        (row,) = free_rows(study, code, unknown, nothing, FreeStage.FULL)
+        (row,) = free_rows(study, code, unknown, front, FreeStage.FULL)
     return None if row.figures is None else np.array(row.figures)

@@ -62,7 +62,10 @@ def alone(space: DesignSpace, design: int, values: Mapping[str, float] | None = 
 def design_changes(study: ResolvedStudy, code: int) -> list[DesignChange]:
     """All changes of a candidate, those of 10 % first."""
     changes = [*_of_variables(study, code), *_of_positions(study, code)]
-    return sorted(changes, key=lambda change: STEPS.index(change.step))
+    # a tenth more may be the next value of the space
+    listed = [change.values for change in changes if change.code is not None]
+    once = [change for change in changes if change.code is not None or change.values not in listed]
+    return sorted(once, key=lambda change: STEPS.index(change.step))
 
 
 def _of_variables(study: ResolvedStudy, code: int) -> Iterator[DesignChange]:

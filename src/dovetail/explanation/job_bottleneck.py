@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,6 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.words import plan_words
 from dovetail.step.roofline import OperatorPoint, roofline
-from dovetail.units import percent_text
 
 #: Operators that are told.
 MOST = 8
@@ -23,9 +23,12 @@ _SENDING = (
     "tensor-parallel", "context-parallel", "expert-parallel", "weight-gather", "data-parallel", "gradient reduction",
     "updated weights", "tied embeddings",
 )  # fmt: skip
-#: Parts that stream from memory.
+#: Parts that stream from memory, and those in which a chip waits for its host.
 _STREAMING = ("optimizer",)
+_HOST = ("waiting for the host", "between micro-batches", "between steps", "offload")
 _BUBBLE = "pipeline bubble"
+#: What names of gradients end in.
+_GRADIENT = re.compile(r"(\.einsum)?\.grad\d*$")
 
 
 @frozen
@@ -39,20 +42,13 @@ class JobBottleneck:
     seconds: Mapping[str, float]
     #: part that communicates → the network tier it goes over
     tiers: Mapping[str, str]
-    #: compute, memory, network, pipeline and other → the part of the step it binds
+    #: compute, memory, network, pipeline, host and launches, and other → the part of the step it binds
     bound_by: Mapping[str, float]
     #: the longest operators, as parts of the step
     operators: tuple[OperatorPoint, ...]
     ridge_flops_per_byte: float
     #: the part of the fullest chip's memory that is used
     memory_share: float
-
-    @property
-    def words(self) -> str:
-        """What binds it most, and next."""
-        ordered = sorted(self.bound_by.items(), key=lambda each: -each[1])
-        (first, most), (second, next_most) = ordered[:2]
-        return f"{first} binds {percent_text(most)} of the step, {second} {percent_text(next_most)}"
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -76,6 +72,8 @@ def job_bottleneck(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
         "memory": (computing + again) * units["memory"] + sum(parts.get(name, 0.0) for name in _STREAMING),
         "network": sum(parts.get(name, 0.0) for name in _SENDING),
         "pipeline": parts.get(_BUBBLE, 0.0),
+        "host and launches": sum(parts.get(name, 0.0) for name in _HOST)
+        + (computing + again) * units["kernel launches"],
     }
     step_s = evaluation.step_time_s
     bound["other"] = max(step_s - sum(bound.values()), 0.0)
@@ -87,7 +85,28 @@ def job_bottleneck(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
         seconds,
         {name: tiers[name] for name in seconds if name in tiers},
         {name: each / step_s for name, each in bound.items()},
-        placed.operators[:MOST],
+        _by_direction(placed.operators)[:MOST],
         placed.ridge_flops_per_byte,
         evaluation.peak_bytes / evaluation.usable_bytes,
+    )
+
+
+def _by_direction(operators: Sequence[OperatorPoint]) -> tuple[OperatorPoint, ...]:
+    """Operators with all of their gradients as one, the longest first."""
+    together: dict[str, list[OperatorPoint]] = {}
+    for each in operators:
+        name = _GRADIENT.sub("", each.name)
+        together.setdefault(name if name == each.name else f"{name}, backward", []).append(each)
+    return tuple(sorted((_together(*each) for each in together.items()), key=lambda each: -each.seconds))
+
+
+def _together(name: str, operators: Sequence[OperatorPoint]) -> OperatorPoint:
+    longest, seconds = operators[0], sum(each.seconds for each in operators)
+    return OperatorPoint(
+        name,
+        seconds,
+        sum(each.flops for each in operators),
+        sum(each.moved_bytes for each in operators),
+        longest.bound_by,
+        sum(each.seconds * each.roof_share for each in operators) / seconds if seconds else 0.0,
     )

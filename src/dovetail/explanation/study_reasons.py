@@ -26,8 +26,6 @@ from dovetail.frozen import frozen
 
 #: Plan searches around the best designs of a study, if nothing else is asked for.
 MOST_SEARCHES = 200
-#: Where they are saved in a run directory.
-REASONS = "reasons.json"
 
 
 @frozen
@@ -37,6 +35,8 @@ class PointReasons:
     #: as the result names it
     numbers: Mapping[str, Any]
     objectives: Mapping[str, float]
+    #: estimates of the chip or wafer
+    silicon: Mapping[str, float]
     runner_ups: RunnerUps
     gains: VariableGains
     jobs: Mapping[str, JobBottleneck]
@@ -50,6 +50,7 @@ class PointReasons:
         return {
             **self.numbers,
             "objectives": dict(self.objectives),
+            "silicon": dict(self.silicon),
             "runner_ups": self.runner_ups.as_json,
             "gains": self.gains.as_json,
             "jobs": {name: job.as_json for name, job in self.jobs.items()},
@@ -93,7 +94,7 @@ def study_reasons(
     known = {} if asked.study.mapping else dict(zip(codes.tolist(), figures, strict=True))
     planner = Planner(asked, known, most_searches, on_progress)
     gains = {n: planner.gains(asked.study.code_of(points[n]), asked.figures(points[n])) for n in _order(asked, points)}
-    told = tuple(_point(asked, store, point, gains[n]) for n, point in enumerate(points))
+    told = tuple(_point(planner, store, point, gains[n]) for n, point in enumerate(points))
     digest = digest_of(result.document)
     return StudyReasons(result.study.name, told, planner.searches, digest, result.document.get("provenance", {}))
 
@@ -111,8 +112,8 @@ def _order(asked: AskedStudy, points: Sequence[Mapping[str, Any]]) -> list[int]:
     return list(dict.fromkeys([*figures.argmin(axis=0).tolist(), *range(len(points))]))
 
 
-def _point(asked: AskedStudy, store: Store, point: Mapping[str, Any], gains: VariableGains) -> PointReasons:
-    study = asked.study
+def _point(planner: Planner, store: Store, point: Mapping[str, Any], gains: VariableGains) -> PointReasons:
+    asked, study = planner.asked, planner.asked.study
     code = study.code_of(point)
     position, design = study.located(code)
     designs, cluster = position.space.designs([design]), study.cluster_of(code)
@@ -121,7 +122,8 @@ def _point(asked: AskedStudy, store: Store, point: Mapping[str, Any], gains: Var
     return PointReasons(
         study.numbers_of(code),
         asked.shown(asked.figures(point)),
-        runner_ups(asked, store, point),
+        point["silicon"],
+        runner_ups(planner, store, point),
         gains,
         {
             job.name: job_bottleneck(asked.result.plan_of(point, job.name), job.job, cluster, study.framework)

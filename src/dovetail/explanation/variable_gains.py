@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.explanation.asked_study import AskedStudy
+from dovetail.explanation.asked_study import AskedStudy, Changed
 from dovetail.explanation.design_changes import DesignChange, Step, alone, design_changes
 from dovetail.explanation.limit_use import LimitUse, broken_limits
 from dovetail.exploration.position import Position
@@ -75,7 +75,7 @@ class VariableGains:
 
 
 class Planner:
-    """Plans changed designs of a study, at most so many searches in all."""
+    """Plans designs around those of a study, at most so many searches in all, and remembers those of its space."""
 
     def __init__(
         self,
@@ -84,14 +84,29 @@ class Planner:
         most_searches: int,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._asked, self._evaluated = asked, evaluated
+        self.asked = asked
+        #: candidate → its figures
+        self.evaluated = dict(evaluated)
         self._most, self._on_progress = most_searches, on_progress
         self.searches = 0
+
+    @property
+    def may_search(self) -> bool:
+        """Whether one more design may be planned."""
+        return self.searches + self.asked.searches_per_design <= self._most
+
+    def planned(self, position: int, change: Changed, to_beat: Floats | None = None) -> Floats | None:
+        """The figures of a changed design, as `AskedStudy.planned` has them."""
+        figures = self.asked.planned(position, change, to_beat)
+        self.searches += self.asked.searches_per_design
+        if self._on_progress is not None:
+            self._on_progress(self.searches, self._most)
+        return figures
 
     def gains(self, code: int, figures: Floats) -> VariableGains:
         """What the changes of a candidate gain over its figures."""
         changes, left_out = list[VariableGain](), list[str]()
-        for change in design_changes(self._asked.study, code):
+        for change in design_changes(self.asked.study, code):
             gain = self._gain(code, figures, change)
             if gain is None:
                 left_out.append(change.words)
@@ -100,26 +115,26 @@ class Planner:
         return VariableGains(tuple(changes), tuple(left_out))
 
     def _gain(self, code: int, figures: Floats, change: DesignChange) -> VariableGain | None:
-        asked, study = self._asked, self._asked.study
+        asked, study = self.asked, self.asked.study
         before, design = study.located(code)
         after = _changed(study.positions[change.position], design, change)
-        known = None if change.code is None else self._evaluated.get(change.code)
-        if known is None:
-            if self.searches + asked.searches_per_design > self._most:
+        breaks = broken_limits(study, after, after.space.designs([0]))
+        after_figures = None if change.code is None else self.evaluated.get(change.code)
+        if after_figures is None:
+            if not self.may_search:
                 return None
-            known = asked.planned(change.position, partial(_changed, design=design, change=change))
-            self.searches += asked.searches_per_design
-            if self._on_progress is not None:
-                self._on_progress(self.searches, self._most)
+            after_figures = self.planned(change.position, partial(_changed, design=design, change=change))
+            if change.code is not None and after_figures is not None and not breaks:
+                self.evaluated[change.code] = after_figures
         return VariableGain(
             change.name,
             change.step,
             change.values,
             change.code is not None,
-            None if known is None else asked.shown(known),
-            None if known is None else asked.ratios(figures, known),
+            None if after_figures is None else asked.shown(after_figures),
+            None if after_figures is None else asked.ratios(figures, after_figures),
             _more(replace(before, space=alone(before.space, design)), after),
-            broken_limits(study, after, after.space.designs([0])),
+            breaks,
         )
 
 
