@@ -13,6 +13,7 @@ from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, StudyProgress
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
+from dovetail.exploration.first_designs import profiles_pay
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.open_candidates import OpenCandidates, network_of
 from dovetail.exploration.ordered import run_ordered
@@ -40,7 +41,7 @@ class Drive:
     """One run of a study."""
 
     #: counts before those of the search
-    _levels: tuple[str, ...] = ("kept", "holding", "physical", "profile")
+    _levels: tuple[str, ...] = ("kept", "holding", "unbeaten", "physical", "profile")
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Drive:
         self.stop = stop or Stop(study.search.time_limit_s)
         self.executor = StoppableExecutor(executor, self.stop)
         self.listener = listener
-        through = [name for name in self._levels if name != "holding" or study.of_wafers]
+        applies = {"holding": study.of_wafers, "unbeaten": study.compares_designs}
+        through = [name for name in self._levels if applies.get(name, True)]
         self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
         self.counted = 0
         self.batches = 0
@@ -115,7 +117,11 @@ class Drive:
         survivors = self._physical(front, to_beat)
         if self.stopped is not None:
             return front, warm_starts, np.concatenate([self._open_points(warm_starts), self._ideal()])
-        survivors, unprofiled = self._profile(survivors, front, to_beat)
+        unprofiled = self._empty.points
+        if profiles_pay(self.study):
+            survivors, unprofiled = self._profile(survivors, front, to_beat)
+        else:
+            del self.counts["profile"]
         codes, bounds_s = survivors.whole()
         is_warm_start = np.isin(codes, codes_of(warm_starts))
         front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
@@ -203,6 +209,8 @@ class Drive:
         def absorb(part: Part) -> None:
             self.counts["kept"] += part.facts["kept"]
             self.counts["physical"] += part.facts["left"]
+            if "unbeaten" in self.counts:
+                self.counts["unbeaten"] += part.facts["unbeaten"]
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.counted += part.facts["counted"]
             if self.study.of_wafers:
@@ -216,7 +224,8 @@ class Drive:
 
     def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> tuple[Survivors, Floats]:
         """The candidates that profiles leave, and where the study ends early, lower bounds of those not profiled."""
-        size = PROFILED if len(survivors) <= WINDOW_ROWS else PROFILED_OF_MANY
+        many = len(survivors) > WINDOW_ROWS or self.study.compares_designs
+        size = PROFILED_OF_MANY if many else PROFILED
         batches, under_way = self._profiled_batches(survivors, size), dict[int, tuple[Ints, Floats]]()
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
@@ -246,7 +255,9 @@ class Drive:
         for codes, bounds_s in survivors.windows():
             # tables are built once per grid, so its designs are profiled one after the other
             network = network_of(self.study, codes) if self.study.of_wafers else ()
-            order = np.lexsort((codes, self.study.mean.of(bounds_s), *network))
+            best_first = () if self.study.compares_designs else (self.study.mean.of(bounds_s),)
+            # similar designs are bounded together
+            order = np.lexsort((codes, *best_first, *network))
             for first in range(0, len(order), size):
                 rows = order[first : first + size]
                 yield codes[rows], bounds_s[rows]

@@ -27,6 +27,8 @@ from dovetail.digests import package_digests
 from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, searched
+from dovetail.exploration.corners import corner_bounds
+from dovetail.exploration.first_designs import first_rows
 from dovetail.exploration.free_bounds import StepWork, least_free_seconds
 from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, warm_start_rows
 from dovetail.exploration.pareto import dominated
@@ -34,6 +36,7 @@ from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
+from dovetail.exploration.unbeaten import unbeaten
 from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.design import Designs
@@ -175,11 +178,16 @@ class Worker:
         study, space = self.study, self.study.positions[task.position].space
         remaining: list[tuple[Ints, Floats]] = []
         dropped = float("inf")
-        num_kept, holding, left_out = 0, 0, dict[str, int]()
+        num_kept, num_unbeaten, holding, left_out = 0, 0, 0, dict[str, int]()
         for batch in space.batches(start=task.start, stop=task.stop, left_out=left_out):
             num_kept += len(batch)
-            codes = study.codes(task.position, batch.index)
-            bounds_s = self._physical_s(task.position, batch.designs)
+            index, designs = batch.index, batch.designs
+            if study.compares_designs:
+                index = index[unbeaten(space, index)]
+                designs = space.designs(index)
+            num_unbeaten += len(index)
+            codes = study.codes(task.position, index)
+            bounds_s = self._physical_s(task.position, designs)
             holding += int(np.isfinite(bounds_s).all(axis=1).sum())
             left = self._still_open(codes, bounds_s, task.front)
             dropped = min(dropped, self._lowest(codes[~left], bounds_s[~left]))
@@ -188,6 +196,8 @@ class Worker:
         bounds_s = np.concatenate([np.zeros((0, len(study.jobs))), *(bounds_s for _, bounds_s in remaining)])
         facts: dict[str, Any] = {"counted": task.stop - task.start, "kept": num_kept, "left": len(codes)}
         facts |= self._dropped(dropped)
+        if study.compares_designs:
+            facts["unbeaten"] = num_unbeaten
         if study.of_wafers:
             facts |= {"left_out": left_out, "holding": holding}
         return Part("physical", task.number, self._columns(codes, bounds_s), facts)
@@ -268,9 +278,12 @@ class Worker:
         return {"code": codes, **{name: np.ascontiguousarray(bounds_s[:, n]) for n, name in enumerate(names)}}
 
     def _profile(self, task: CandidateBatch) -> Part:
-        some = [slice(first, first + AT_ONCE) for first in range(0, len(task.codes), AT_ONCE)]
-        parts = [self._profiled(task.codes[rows], task.least_s[rows], task.front) for rows in some]
-        bounds_s = np.concatenate([np.zeros((0, len(self.study.jobs))), *parts])
+        if self.study.compares_designs and len(task.front):
+            bounds_s = corner_bounds(self.study, task.codes, task.least_s, float(task.front.min()), self._profiles)
+        else:
+            some = [slice(first, first + AT_ONCE) for first in range(0, len(task.codes), AT_ONCE)]
+            parts = [self._profiled(task.codes[rows], task.least_s[rows], task.front) for rows in some]
+            bounds_s = np.concatenate([np.zeros((0, len(self.study.jobs))), *parts])
         is_open = self._still_open(task.codes, bounds_s, task.front)
         facts: dict[str, Any] = {"counted": len(task.codes), "left": int(is_open.sum())}
         facts |= self._dropped(self._lowest(task.codes[~is_open], bounds_s[~is_open]))
@@ -285,13 +298,17 @@ class Worker:
             for number in range(len(study.jobs)):
                 most_s = study.mean.left(latest[rows], bounds_s[rows], number)
                 (open_rows,) = np.nonzero(bounds_s[rows, number] < most_s)
-                alike = self._tables_for(number, position, [clusters[i] for i in open_rows.tolist()])
-                for tables, members in alike:
-                    members_open = open_rows[members]
-                    chips: list[Chip] = [clusters[int(i)].chip for i in members_open]
-                    seconds = tables.least_seconds(chips, most_s[members_open])
-                    bounds_s[rows[members_open], number] = np.maximum(bounds_s[rows[members_open], number], seconds)
+                seconds = self._profiles(number, position, [clusters[i] for i in open_rows], most_s[open_rows])
+                bounds_s[rows[open_rows], number] = np.maximum(bounds_s[rows[open_rows], number], seconds)
         return bounds_s
+
+    def _profiles(self, number: int, position: int, clusters: Sequence[Cluster], most_s: Floats) -> Floats:
+        """Lower bounds of a job on clusters, each refined until it reaches its limit."""
+        seconds = np.zeros(len(clusters))
+        for tables, members in self._tables_for(number, position, clusters):
+            chips: list[Chip] = [clusters[int(i)].chip for i in members]
+            seconds[members] = tables.least_seconds(chips, most_s[members])
+        return seconds
 
     def _tables_for(
         self, number: int, position: int, clusters: Sequence[Cluster]
@@ -324,6 +341,9 @@ class Worker:
             codes.append(study.codes(position, sample.index))
             bounds_s.append(self._physical_s(position, sample.designs))
         drawn, bounds = np.concatenate(codes), np.concatenate(bounds_s)
+        if study.compares_designs:
+            rows = first_rows(study, drawn[np.isfinite(bounds).all(axis=1)]) if len(drawn) else []
+            return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
         nothing = np.zeros((0, len(study.objectives)))
         best = self._best(drawn, bounds, profiled)
         drawn, bounds = drawn[best], self._profiled(drawn[best], bounds[best], nothing)

@@ -17,6 +17,7 @@ from dovetail.exploration.job_mean import JobMean
 from dovetail.exploration.objective import OBJECTIVES, Objective
 from dovetail.exploration.position import Position
 from dovetail.exploration.study_file import ExecutorPart, PricesPart, SearchPart
+from dovetail.exploration.unbeaten import faster_with_more
 from dovetail.frameworks import Framework
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
@@ -111,6 +112,17 @@ class ResolvedStudy:
     def window(self) -> int:
         """How many batches go ahead of what is known."""
         return self.search.window or (_WINDOW if self.mapping is None else _FREE_WINDOW)
+
+    @cached_property
+    def compares_designs(self) -> bool:
+        """Whether some designs are certainly no better than others: only time counts, and more of something is faster.
+
+        What simulated steps take is not certain.
+        """
+        timed = all(set(each.expression.names) == {"step_s"} for each in self.scored)
+        if not timed or self.search.simulate_top is not None:
+            return False
+        return any(faster_with_more(position.space) for position in self.explored)
 
     def to_beat(self, front: Floats) -> Floats:
         """The points that a design must beat to matter: those of a front, less the gap the study leaves."""

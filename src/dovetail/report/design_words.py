@@ -16,6 +16,7 @@ LEVELS = {
     "kept": "within limits",
     "holding": "with memory for the state",
     "sampled": "sampled",
+    "unbeaten": "not beaten by one with more of something",
     "physical": "not pruned by physics",
     "alike": "of them like others",
     "blocks": "bounded by their blocks",

@@ -135,10 +135,11 @@ class BestFirst(Enumeration):
         """
         past_s, reach_s = 0.0, FIRST_REACH * float(pairs.seconds.min(initial=np.inf))
         while self.progress.best is None and past_s < self.progress.limit_s:
-            pairs.refine(min(reach_s, self.progress.limit_s))
+            below_s = min(reach_s, self.progress.limit_s)
+            pairs.refine(below_s)
             self.time_limit.start()
             bounds = pairs.seconds.ravel()
-            (order,) = np.nonzero(np.isfinite(bounds) & (bounds >= past_s) & (bounds < reach_s))
+            (order,) = np.nonzero(np.isfinite(bounds) & (bounds >= past_s) & (bounds < below_s))
             order = order[np.argsort(bounds[order], kind="stable")]
             emptiest = order[np.argsort(pairs.least_state.ravel()[order], kind="stable")]
             for look in range(FIRST_LOOKS):

@@ -56,6 +56,22 @@ def test_each_pair_is_opened_once_and_those_near_the_best_plan_before_the_rest(p
         assert near[row, position] == (factor(other, best) * stages <= 2)
 
 
+def test_layers_are_profiled_before_skeletons_are_bounded_by_them(monkeypatch):
+    """Where only plans below some seconds matter, pairs beyond them are never profiled, so nothing may look at them."""
+    known, found = DegreeBounds.skeleton_bounds, list[bool]()
+
+    def skeleton_bounds(self, skeletons, limit_s):
+        found.extend(self._layers[0, skeletons.degrees].any(axis=1).tolist())
+        return known(self, skeletons, limit_s)
+
+    monkeypatch.setattr(DegreeBounds, "skeleton_bounds", skeleton_bounds)
+    step_s = plan(JOB, CLUSTER, space=SPACE).step_time_s
+    for part in (0.25, 0.35, 0.45, 0.6):
+        assert plan(JOB, CLUSTER, space=SPACE, below_s=part * step_s).certificate.lower_bound_s == part * step_s
+    assert len(found) > 100
+    assert all(found)
+
+
 def factor(plan: Plan, other: Plan) -> float:
     """How far degrees are apart, as a product of ratios."""
     fields = ("tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
