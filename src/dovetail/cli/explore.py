@@ -13,9 +13,10 @@ from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTH
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.study_plan_files import write_front_plans, write_plans
 from dovetail.cli.study_reasons import print_reasons, reasons_of
-from dovetail.cli.study_references import design_text, print_references, print_regrets
+from dovetail.cli.study_references import print_references, print_regrets
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
+from dovetail.report.comparison_tables import design_text
 from dovetail.report.design_words import LEVELS, objective_text, variable_label, variable_text, variables_text
 from dovetail.units import percent_text, seconds_text
 

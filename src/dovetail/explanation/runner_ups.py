@@ -108,13 +108,17 @@ def _is_bounded(asked: AskedStudy, store: Store) -> bool:
 def _least_figure(planner: Planner, store: Store, on_front: Sequence[int], most: int) -> float:
     """The least that a design may have which was not evaluated, once the next best by their bounds are planned.
 
-    What physics and profiles dropped is no better than the front it was compared with, which the warm start found.
+    What physics and profiles dropped is no better than the front it was compared with, which the warm start found;
+    what was dropped because another design is no slower is no better than the best.
     """
-    study = planner.asked.study
+    study, counts = planner.asked.study, planner.asked.result.document["counts"]
     _, first = evaluated_rows(study, store, ("reference", "warm_start"))
-    codes, means = bounded_rows(study, store, ("profile", "warm_start", "search"))
+    codes, means = bounded_rows(
+        study, store, ("profile" if "profile" in counts else "physical", "warm_start", "search")
+    )
     bounds = Scores.of(study, codes).points(means)[:, 0]
-    left = float(study.to_beat(first)[:, 0].min(initial=np.inf))
+    dropped_by = [float(planner.evaluated[code][0]) for code in on_front] if study.compares_designs else []
+    left = min([float(study.to_beat(first)[:, 0].min(initial=np.inf)), *dropped_by])
     for row in np.lexsort((codes, bounds)).tolist():
         code, bound = int(codes[row]), float(bounds[row])
         if code in planner.evaluated or not np.isfinite(bound):

@@ -127,15 +127,15 @@ def _gains(objectives: Sequence[Objective], point: Point) -> list[ReasonTable]:
         figures.pop("peak_power_w", None)
     rows = tuple(
         (
-            _change(each),
+            change_text(each),
             *(("no plan fits", *("" for _ in objectives[1:])) if each["gains"] is None else _gain_texts(each)),
             *(_signed(each["more"][name] / silicon[name]) for name in figures),
             ", ".join(each["breaks"]),
         )
         for each in ordered
     )
-    lead = "Each variable one step up and down, with the best plans of the changed design: gains of the objective"
-    lead += "." if len(objectives) == 1 else "s."
+    lead = "Each variable one step up and down, with the best plans of the changed design"
+    lead += "." if len(objectives) == 1 else ": gains by objective."
     if gains["left_out"]:
         lead += f" {len(gains['left_out'])} changes are left out: they needed more searches than allowed."
     gained = ("gain",) if len(objectives) == 1 else tuple(o.title for o in objectives)
@@ -147,7 +147,7 @@ def _gain_texts(change: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_signed(gain) for gain in change["gains"].values())
 
 
-def _change(change: Mapping[str, Any]) -> str:
+def change_text(change: Mapping[str, Any]) -> str:
     """Values before and after; where it is one amount, by how much it grows."""
     ends = [
         f"{variable_label(name)} {variable_text(name, each['before'])} → {variable_text(name, each['after'])}"

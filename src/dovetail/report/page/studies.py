@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import InputError
+from dovetail.explanation.study_reasons import digest_of
+from dovetail.exploration.records import REASONS
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.resolving import study_of
 from dovetail.exploration.result import StudyResult, points_so_far
@@ -16,6 +18,7 @@ from dovetail.report.page.answers import provenance_texts
 from dovetail.report.page.charts import Curve, steps
 from dovetail.report.page.document import Page, Section, Table, Widget
 from dovetail.report.page.study_designs import designs_data
+from dovetail.report.page.study_reasons import comparison_sections, reason_sections
 from dovetail.units import count_text, percent_text, seconds_text
 
 #: Points of a Pareto front that the table shows.
@@ -31,11 +34,17 @@ def study_page(where: str, command: str) -> Page:
     running = told is None
     document: dict[str, Any] = {"certificate": None, "counts": {}, "provenance": {}}
     document |= {"front": points_so_far(study, store)} if told is None else told
-    result = StudyResult(study, document, where)
-    (first, *_) = study.objectives
-    most = study.objective(first).better == "most"
-    points = sorted(result.pareto_front(), key=lambda point: point["objectives"][first], reverse=most)
-    sections = [*_designs(study, store, points), *_points(study, points), *_proof(document), *_convergence(history)]
+    # the result as it was saved, by whose digest its reasons are known
+    result = StudyResult(study, document if told is None else told, where)
+    points = result.ordered_points()
+    sections = [
+        *_designs(result.answered, store, points),
+        *_points(study, points),
+        *comparison_sections(result),
+        *_reasons(result, store),
+        *_proof(document),
+        *_convergence(history),
+    ]
     state = "" if finished is not None else ", still running" if running else ", stopped early"
     title = f"Study {study.name}{state}"
     return Page(
@@ -46,6 +55,14 @@ def study_page(where: str, command: str) -> Page:
         command=command,
         provenance=provenance_texts(document["provenance"]),
     )
+
+
+def _reasons(result: StudyResult, store: RunStore) -> list[Section]:
+    """The reasons that were saved with the run, if they are those of this result."""
+    reasons = store.attached(REASONS)
+    if reasons is None or reasons.get("result_sha256") != digest_of(result.document):
+        return []
+    return reason_sections(result, reasons)
 
 
 def _study(store: RunStore) -> ResolvedStudy:
@@ -84,7 +101,12 @@ def _sentence(
     best, name = points[0], next(iter(study.objectives))
     objective = study.objective(name)
     value = objective_text(objective, best["objectives"][name])
-    first = f"Design {best['design']:,} has the best {objective.title}, {value}"
+    which = best["chip"] if "chip" in best else f"Design {best['design']:,}"
+    first = f"{which} has the best {objective.title}, {value}"
+    if "worst_regret" in best:
+        first = (
+            f"{which} has the least worst regret, {percent_text(best['worst_regret'])}, and {objective.title} {value}"
+        )
     return f"{first}: {variables_text(best['variables'])}. {proven}, over {over}."
 
 
@@ -95,11 +117,16 @@ def _cards(
     history: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[str, str, str], ...]:
     cards: list[tuple[str, str, str]] = []
+    for point in points:
+        if "worst_regret" in point:
+            text = percent_text(point["worst_regret"])
+            cards.append(("worst regret", text, f"over {len(study.scenarios)} scenarios"))
     for objective in study.scored:
         values = [point["objectives"][objective.name] for point in points]
         if values:
             text = objective_text(objective, objective.best(values))
-            cards.append((f"best {objective.title}", text, f"{len(points):,} on the front"))
+            remark = f"{len(points):,} on the front" if len(study.scored) > 1 else ""
+            cards.append((f"best {objective.title}" if not study.scenarios else objective.title, text, remark))
     certificate = document["certificate"]
     if certificate is not None:
         gap = "" if certificate["gap"] is None else f"gap {percent_text(certificate['gap'])}"

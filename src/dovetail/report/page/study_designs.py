@@ -14,7 +14,6 @@ from dovetail.exploration.result import SILICON, StudyResult
 from dovetail.exploration.run_rows import bounded_rows, evaluated_rows
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import RunStore
-from dovetail.hardware.silicon import Silicon
 from dovetail.plans.words import plan_words
 from dovetail.report.design_words import variable_label, variable_text
 from dovetail.report.page.floor_plan import die_sketch, wafer_sketch
@@ -31,7 +30,9 @@ MOST_VALUES = 24
 def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Columns of figures, which group each design is in, and what is told of those on the front."""
     on_front = np.array([study.code_of(point) for point in points], np.int64)
-    codes, figures = evaluated_rows(study, store)
+    # of a study with scenarios, those of the study as given
+    levels = {"levels": ("regret0_sample",)} if study.scenarios else {}
+    codes, figures = evaluated_rows(study, store, **levels)
     bounded, bounds = _ruled_out(study, store, codes)
     if len(codes):
         others = ~np.isin(codes, on_front)
@@ -128,11 +129,11 @@ def _sketch(study: ResolvedStudy, point: Mapping[str, Any]) -> str:
     if "wafer" in point:
         return wafer_sketch(point["wafer"])
     position, design = study.located(study.code_of(point))
-    technology = position.space.formulas.technology
-    if technology is None:
+    if position.space.formulas.technology is None:
         return ""
     designs = position.space.designs([design])
-    parts = {name: float(np.ravel(value)[0]) for name, value in Silicon(designs, technology).area_parts.items()}
+    by_part = position.space.silicon_parts(designs)["area_mm2"]
+    parts = {name: float(np.ravel(value)[0]) for name, value in by_part.items()}
     return die_sketch(parts, int(np.ravel(designs.value("hbm_stacks"))[0]))
 
 
