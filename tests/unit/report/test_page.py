@@ -212,6 +212,26 @@ def test_a_study_shows_its_front_and_floor_plans(run_dir):
     assert sorted(set(widget.data["columns"]["tensor_cores"])) == [4, 8]
 
 
+def test_the_page_of_a_study_with_scenarios_says_why(command, tmp_path):
+    study = {**STUDY, "objectives": ["step_time"], "limits": {"area_mm2": 900}, "candidates": ["tpu-v4"]}
+    (tmp_path / "study.yaml").write_text(to_yaml({**study, "scenarios": [{"name": "low", "coefficients": "low"}]}))
+    run = tmp_path / "run"
+    code, _, said = command("explore", str(tmp_path / "study.yaml"), "--out", str(run), "--explain")
+    assert code == 0, said
+    page = page_of(run, "")
+    reasons = json.loads((run / "reasons.json").read_text())
+    assert "least worst regret" in page.sentence
+    assert [row[0] for row in section(page, "regret").table.rows] == ["as given", "low"]
+    (point,) = reasons["points"]
+    assert len(section(page, "gains").table.rows) == len(point["gains"]["changes"])
+    assert section(page, "limits").table.rows[0][0] == "area_mm2"
+    for key in ("bottleneck-0", "gains", "limits", "parts"):
+        assert section(page, key).pictures
+    # reasons of another result are not shown
+    (run / "reasons.json").write_text(json.dumps({**reasons, "result_sha256": "0" * 64}))
+    assert "gains" not in [each.key for each in page_of(run, "").sections]
+
+
 def test_the_answer_of_a_study_has_the_page_of_its_run(run_dir):
     answer = json.loads((run_dir / "result.json").read_text())["result"] | {"run_dir": str(run_dir)}
     assert page_of_answer(answer, "answer.json", "") == page_of(run_dir, "")
