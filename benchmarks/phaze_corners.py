@@ -30,6 +30,10 @@ MODELS = {
     "gpt2": ("GPT-2 XL", (32, 32, 1)),
     "bert": ("BERT-large", (8, 128, 1)),
     "opt": ("OPT-350M", (8, 128, 1)),
+    "megatron-bert": ("Megatron BERT", (8, 128, 1)),
+    "megatron-gpt2-xl": ("Megatron GPT-2 XL", (8, 128, 1)),
+    "megatron-gpt2-2.5b": ("Megatron GPT-2 2.5B", (8, 32, 4)),
+    "megatron-gpt2-8.3b": ("Megatron GPT-2 8.3B", (8, 16, 8)),
 }
 NETWORKS = {"": "flat", "-torus": "torus"}
 

@@ -53,7 +53,7 @@ HOMES = {
     "command report": "commands-studies.md",
     "command serve": "commands-studies.md",
 }
-LAST = {"command": COMMAND_PAGES[-1], "json": "json-studies.md", "part": "json-studies.md"}
+LAST = {"command": COMMAND_PAGES[-1], "json": "json-checks.md", "part": "json-checks.md"}
 #: Exit codes that every command may end with: `main` has them.
 ALWAYS = {"EXIT_ANSWERED", "EXIT_WRONG_INPUT", "EXIT_INTERRUPTED"}
 #: What stands for a value, by the type that help shows.

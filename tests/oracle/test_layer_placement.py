@@ -123,6 +123,11 @@ BY_HAND = {
     "one stage": (
         row(Pipeline(PipelineSchedule.GPIPE, 1, 4), 135.0, *[block(once_s=(0.5,))] * 3), (3,), 73.5,
     ),
+    # two micro-batches of 4 + 8 seconds, whichever workspace a layer needs
+    "no limit": (
+        row(Pipeline(PipelineSchedule.GPIPE, 1, 2), math.inf, block(workspace_bytes=np.array([4.0, 8.0])), block()),
+        (2,), 24.0,
+    ),
     # last stage: F 2 to 4, B 4 to 8, F 8 to 10, B 10 to 14; half a second later each way over a link
     "without transfers": (row(PAIR, 25.0, block(), block()), (1, 2), 18.0),
     "transfers delay": (row(PAIR, 25.0, block(), block(), transfer_s=0.5), (1, 2), 19.0),

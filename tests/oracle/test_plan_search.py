@@ -10,7 +10,9 @@ from plan_brute_force import choice_of, every_plan, keeps_risk
 from random_plan_jobs import PlanJob, random_plan_job, with_adapters, with_said
 
 from dovetail import frameworks, hardware, models
+from dovetail.documents import validate
 from dovetail.hardware.host import Host
+from dovetail.hardware.network_file import NetworkSpec
 from dovetail.models import Job
 from dovetail.plans.space import Space
 from dovetail.search import plan
@@ -134,6 +136,22 @@ def test_the_answer_is_the_best_of_all_plans(seed):
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_the_answer_is_the_best_of_all_plans_of_larger_spaces(seed):
     check(random_plan_job(seed, MANY_PLANS))
+
+
+@pytest.mark.parametrize("seed", [8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (3, 14, 15, 20))])
+def test_the_answer_is_the_best_of_all_plans_on_a_tapered_tree(seed):
+    document = {
+        "name": "tree",
+        "tiers": [
+            {"name": "node", "size": 2, "topology": "switch", "bytes_per_s": "links"},
+            {"name": "leaf", "size": 4, "topology": "switch", "bytes_per_s": "network"},
+            {"name": "spine", "topology": "switch", "bytes_per_s": "network", "oversubscription": 2},
+        ],
+    }
+    network, asked = validate(NetworkSpec, document, "tree").network(), random_plan_job(seed, FEW_PLANS)
+    cluster = hardware.cluster_on(network, asked.cluster.chip, asked.cluster.chips)
+    assert [tier.size for tier in cluster.tiers] == [2, 4, asked.cluster.chips]
+    check(replace(asked, cluster=cluster))
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_OPTIONS)

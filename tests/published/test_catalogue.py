@@ -19,9 +19,10 @@ CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load(
 #: Model types transformers reads as another type.
 SAME_AS = {"kimi_k2": "deepseek_v3"}
 
-#: Catalogue models that transformers cannot build, and why.
+#: Catalogue models that transformers cannot build or the importer not read, and why.
 WITHOUT_TRANSFORMERS = {
     "glm-130b": "GLM-130B's DeepNorm layers with gated feed-forwards are no architecture of transformers",
+    "megatron-bert-345m": "transformers has it as a type of its own, which the importer does not read",
     "palm-540b": "PaLM was never released and is no architecture of transformers",
 }
 
@@ -32,7 +33,10 @@ ROUNDED = {
 }
 
 #: Models nobody published: they have no figure to compare with.
-HYPOTHETICAL = {"moe-10t": "an example for tests of scale"}
+HYPOTHETICAL = {
+    "megatron-gpt2-xl": "a model of PHAZE's code, between two of Megatron's",
+    "moe-10t": "an example for tests of scale",
+}
 
 #: Published active parameters of mixtures of experts, and how many of the two vocabulary tables they leave out.
 ACTIVE: Mapping[str, tuple[float, int]] = {

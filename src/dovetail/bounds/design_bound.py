@@ -13,6 +13,7 @@ which no plan has; more plans make a bound lower, never wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import product
 from math import gcd, prod
 
@@ -21,7 +22,9 @@ import numpy as np
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.hardware_bound import PEAKS, Demands, blocks_of, demands, formats_of
-from dovetail.cost.units import OPERANDS, chip_units
+from dovetail.cost.calibration import Efficiencies
+from dovetail.cost.operators import ChipUnits
+from dovetail.cost.units import OPERANDS, chip_units, tier_arrays
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
@@ -40,18 +43,22 @@ class DesignBound:
     """Lower bounds of a job's step over all plans with one of some micro-batches, for any designs of a base.
 
     The cluster is that of the base: its chips and the tiers beyond the chips' own links hold for all designs. What
-    plans ask is found once for each format of products.
+    plans ask is found once for each format of products. `efficiencies` put what designs sustain in the place of
+    published peaks: all designs of a base sustain the same parts of theirs.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, micro_batches: Sequence[int], efficiencies: Efficiencies = PEAKS
+    ) -> None:
         self._job, self._cluster, self._micro_batches = job, cluster, tuple(micro_batches)
+        self._efficiencies = efficiencies
         #: narrowest bits of a design → the terms of plans that may decide
         self._decisive: dict[float, Floats] = {}
 
     def least_s(self, designs: Designs) -> Floats:
         """Seconds that no plan beats, of each design; infinite where no plan has one of the micro-batches."""
         bounds = np.full(prod(designs.shape), np.inf)
-        seconds = _seconds(designs, self._cluster, self._job)
+        seconds = self._seconds(designs)
         for rows in _alike(designs, self._job):
             # all of them multiply the same numbers, at paces in the same proportions
             bits = float(np.broadcast_to(designs.narrowest_bits, designs.shape).reshape(-1)[rows[0]])
@@ -64,37 +71,39 @@ class DesignBound:
         plans = enumerated_plans(self._job, self._cluster, self._micro_batches)
         if not plans.micro_batch.size:
             return np.zeros((1, 0))
-        alike = design_of(designs.base).varied({"narrowest_bits": np.asarray(bits)}).chip(0, "design")
-        formats = formats_of(chip_units(alike, self._job.precision, PEAKS))
+        formats = formats_of(self._units(designs, bits))
         asked = demands(self._job, formats, blocks_of(self._cluster), plans)
-        return least_terms(_terms(asked, _beyond_s(self._cluster)))
+        outer = self._tier_rates[1:]
+        return least_terms(_terms(asked, [1 / sum(outer[j:]) for j in range(len(outer))]))
 
+    def _units(self, designs: Designs, bits: float) -> ChipUnits:
+        """Those of a design with these narrowest products."""
+        alike = design_of(designs.base).varied({"narrowest_bits": np.asarray(bits)}).chip(0, "design")
+        return chip_units(alike, self._job.precision, self._efficiencies)
 
-def _seconds(designs: Designs, cluster: Cluster, job: Job) -> Floats:
-    """Seconds for one of each demand at published peaks, demands × designs.
+    @cached_property
+    def _tier_rates(self) -> list[float]:
+        """Bytes per second of every tier of the cluster of the base."""
+        tiers = [tier_arrays(self._cluster.chip, tier, self._efficiencies) for tier in self._cluster.tiers]
+        return [float(tier.bytes_per_s * tier.efficiency) for tier in tiers]
 
-    Those that designs differ in: matrix, vector, memory, and their own links where there are any.
-    """
-    rates = [
-        designs.peak_flops(OPERANDS[job.precision]),
-        2 * designs.vector_cores * designs.vector_lanes * designs.clock_hz,
-        _streaming_bytes_per_s(designs),
-    ]
-    if cluster.tiers:
-        rates.append(designs.link_bytes_per_s / cluster.tiers[0].oversubscription + sum(_outer_rates(cluster)))
-    with np.errstate(divide="ignore"):
-        return np.stack([1 / np.broadcast_to(rate, designs.shape).reshape(-1) for rate in rates])
+    def _seconds(self, designs: Designs) -> Floats:
+        """Seconds for one of each demand, demands × designs.
 
-
-def _outer_rates(cluster: Cluster) -> list[float]:
-    """Bytes per second of every tier but the innermost."""
-    return [tier.bytes_per_s / tier.oversubscription for tier in cluster.tiers[1:]]
-
-
-def _beyond_s(cluster: Cluster) -> list[float]:
-    """Seconds for a byte sent beyond the blocks of each tier but the innermost."""
-    outer = _outer_rates(cluster)
-    return [1 / sum(outer[j:]) for j in range(len(outer))]
+        Those that designs differ in: matrix, vector, memory, and their own links where there are any.
+        """
+        sustained = self._units(designs, float(np.min(designs.narrowest_bits))).matrix.sustained
+        rates = [
+            designs.peak_flops(OPERANDS[self._job.precision]) * sustained,
+            2 * designs.vector_cores * designs.vector_lanes * designs.clock_hz,
+            _streaming_bytes_per_s(designs) * self._efficiencies.memory,
+        ]
+        if self._cluster.tiers:
+            own = self._cluster.tiers[0].bytes_per_s
+            inner = self._tier_rates[0] / own if own else 0.0
+            rates.append(designs.link_bytes_per_s * inner + sum(self._tier_rates[1:]))
+        with np.errstate(divide="ignore"):
+            return np.stack([1 / np.broadcast_to(rate, designs.shape).reshape(-1) for rate in rates])
 
 
 def _streaming_bytes_per_s(designs: Designs) -> Floats:

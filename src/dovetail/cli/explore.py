@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
-from dovetail.cli.study_references import design_text, print_references
+from dovetail.cli.study_references import design_text, print_references, print_regrets
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
 from dovetail.report.design_words import LEVELS, objective_text, variable_label, variable_text, variables_text
@@ -127,6 +127,7 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
     elif points:
         _print_front(result, points)
     print_references(result)
+    print_regrets(result)
     certificate, counts = result.certificate, result.document["counts"]
     gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
     lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]

@@ -1,4 +1,4 @@
-"""Chips to compare with, beside the best design of a study."""
+"""What stands beside the best design of a study: chips to compare with, and what it loses in each scenario."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from dovetail.cli.output import print_table
 from dovetail.report.design_words import objective_text
+from dovetail.units import percent_text
 
 if TYPE_CHECKING:
     from dovetail.exploration.result import StudyResult
@@ -44,6 +45,26 @@ def print_references(result: StudyResult) -> None:
         table,
     )
     typer.echo("")
+
+
+def print_regrets(result: StudyResult) -> None:
+    """A row for each scenario: its best design, and what the chosen one loses there."""
+    rows, best = result.document.get("scenarios", []), result.document.get("best")
+    if not rows or best is None:
+        return
+    (objective,) = result.study.scored
+    table = [
+        [
+            row["name"],
+            design_text(result, row["best"]),
+            objective_text(objective, row["best"]["objectives"][objective.name]),
+            objective_text(objective, row["chosen"]["objectives"][objective.name]),
+            percent_text(best["regrets"][row["name"]]),
+        ]
+        for row in rows
+    ]
+    print_table(("scenario", "its best design", objective.title, "of the chosen design", "regret"), table)
+    typer.echo(f"The worst regret is {percent_text(best['worst_regret'])}.\n")
 
 
 def design_text(result: StudyResult, point: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 from dovetail.arrays import Array, Bools, Floats, Ints
 from dovetail.bounds.design_bound import DesignBound
 from dovetail.bounds.design_tables import DesignTables
+from dovetail.cost.calibration import calibration
 from dovetail.digests import package_digests
 from dovetail.errors import InputError
 from dovetail.exploration import wafers
@@ -242,7 +243,8 @@ class Worker:
     def _new_design_bound(self, number: int, position: int) -> DesignBound:
         study, job = self.study, self.study.jobs[number].job
         cluster = study.positions[position].bounding_cluster
-        return DesignBound(job, cluster, study.plans.resolve(job, cluster, study.framework).micro_batch)
+        micro_batches = study.plans.resolve(job, cluster, study.framework).micro_batch
+        return DesignBound(job, cluster, micro_batches, calibration(cluster.chip, job.precision).efficiencies)
 
     def _lowest(self, codes: Ints, bounds_s: Floats) -> float:
         """The lowest figure of dropped candidates, if the study has a gap: they may be better than the best by less."""

@@ -26,7 +26,7 @@ def least_bound(policies: Floats, starts: Ints, counts: Ints, limits: Floats) ->
     """Seconds no choice of policies takes less than; infinite exactly where none fits."""
     for cap in np.unique(policies[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_saved(policies, starts, counts, cap) <= budget:
+        if _fits(policies, starts, counts, cap, budget):
             # a smaller cap has no choice that fits, and a larger one leaves less for saved activations
             return _relaxed(policies, counts, _hulls(policies, starts, np.inf), budget)[0]
     return np.inf
@@ -39,7 +39,7 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
     all_hulls = _hulls(policies, starts, np.inf)
     for cap in np.unique(policies[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_saved(policies, starts, counts, cap) > budget:
+        if not _fits(policies, starts, counts, cap, budget):
             continue
         if _relaxed(policies, counts, all_hulls, budget)[0] >= best * (1 - ROUNDING):
             # larger caps leave no more for saved activations
@@ -60,6 +60,13 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
 def _budget(limits: Floats, cap: float) -> float:
     """Bytes that the layers may save, where no workspace is larger than the cap."""
     return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING])
+
+
+@compiled
+def _fits(policies: Floats, starts: Ints, counts: Ints, cap: float, budget: float) -> bool:
+    """Whether every layer has a policy under the cap, and those that save least fit."""
+    saved = _least_saved(policies, starts, counts, cap)
+    return saved < np.inf and saved <= budget  # a budget may be infinite too
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import frameworks
+from dovetail import frameworks, hardware
 from dovetail.bounds.hardware_bound import Pipelines, crossing, hardware_bound
 from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import tiered_seconds
@@ -70,12 +70,14 @@ def random_document(draw: random.Random, models: tuple[str, ...]) -> dict[str, A
     return {"job": job, "cluster": {"chip": draw.choice(CHIPS), "chips": chips, "framework": framework}, "plan": plan}
 
 
-def random_tasks(seed: int, count: int, models: tuple[str, ...] = MODELS) -> Iterator[Task]:
+def random_tasks(seed: int, count: int, models: tuple[str, ...] = MODELS, network: str | None = None) -> Iterator[Task]:
     """Tasks whose plans suit model, cluster and framework; half of the pipelines are cut at random."""
     draw = random.Random(seed)  # noqa: S311
     while count:
         try:
-            task = task_of(random_document(draw, models), "random")
+            document = random_document(draw, models)
+            document["cluster"] |= {} if network is None else {"network": network}
+            task = task_of(document, "random")
         except InputError:
             continue
         count -= 1
@@ -118,6 +120,16 @@ def check_bounds(tasks: Iterator[Task]) -> None:
 
 def test_no_plan_is_faster():
     check_bounds(random_tasks(1, 300, MODELS[:6]))
+
+
+def test_no_plan_on_a_tapered_tree_is_faster():
+    check_bounds(random_tasks(3, 10, MODELS[:6], "fat-tree-2to1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", hardware.network_names())
+def test_no_plan_on_a_network_of_the_catalogue_is_faster(network):
+    check_bounds(random_tasks(3, 200, MODELS[:6], network))
 
 
 @pytest.mark.slow
