@@ -78,6 +78,7 @@ STUDY = {
     "name": "small",
     "jobs": [{"model": "gpt2-1.5b", "seq_len": 1024, "global_batch": 16}],
     "hardware": {"base": "h100-sxm", "vary": {"tensor_cores": [264, 528]}},
+    "limits": {"area_mm2": 1000},
     "cluster": {"chips": 8},
     "plans": {
         "tensor_parallel": [1],
@@ -101,10 +102,16 @@ def planned(model: str, *flags: str) -> Arguments:
     return lambda _: [*question, *(word for plan in PLANS for word in ("--fix", plan))]
 
 
-def explored(*objectives: str) -> Arguments:
+def explored(*objectives: str, explain: bool = False) -> Arguments:
     def write(folder: Path) -> list[str]:
         (folder / "study.yaml").write_text(json.dumps({**STUDY, "objectives": objectives}))
-        return ["explore", str(folder / "study.yaml"), "--out", str(folder / "run")]
+        return [
+            "explore",
+            str(folder / "study.yaml"),
+            "--out",
+            str(folder / "run"),
+            *(["--explain"] if explain else ()),
+        ]
 
     return write
 
@@ -137,6 +144,7 @@ QUESTIONS: list[tuple[str, int, Arguments]] = [
     ("place", 3, asked("place", "infeasible-16")),
     ("explore", 0, explored("step_time")),
     ("explore", 0, explored("step_time", "area")),
+    ("explore", 0, explored("step_time", explain=True)),
     ("validate", 0, validated),
 ]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.api import fitting_changes as fitting_changes
     from dovetail.api import plan as plan
     from dovetail.api import plot as plot
+    from dovetail.api import reasons as reasons
     from dovetail.api import simulate as simulate
     from dovetail.exploration.study import Study as Study
     from dovetail.hardware.cluster import Cluster as Cluster
@@ -44,12 +45,13 @@ _PUBLIC = {
     "models": "dovetail.models",
     "plan": "dovetail.api:plan",
     "plot": "dovetail.api:plot",
+    "reasons": "dovetail.api:reasons",
     "simulate": "dovetail.api:simulate",
 }
 
 __all__ = [
     "Cluster", "Job", "Plan", "Space", "Study", "__version__", "diff", "evaluate", "explain", "explore", "export",
-    "fitting_changes", "frameworks", "hardware", "models", "plan", "plot", "simulate",
+    "fitting_changes", "frameworks", "hardware", "models", "plan", "plot", "reasons", "simulate",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dovetail.explanation.differences import Comparison
     from dovetail.explanation.explanation import Explanation
     from dovetail.explanation.fitting_changes import FittingChange
+    from dovetail.explanation.study_reasons import StudyReasons
     from dovetail.exploration.result import StudyResult
     from dovetail.exploration.study import Study
     from dovetail.frameworks import Framework
@@ -268,6 +269,18 @@ def explore(
         workers=workers,
         simulate_top=simulate_top,
     )
+
+
+def reasons(result: StudyResult, *, most_searches: int | None = None) -> StudyReasons:
+    """Why a study answers as it does: runner-ups, what more of each variable gains, bottlenecks, parts, limits.
+
+    Args:
+        result: What `explore` or `Study.run` returned.
+        most_searches: Plan searches around the best designs at most; left out 200.
+    """
+    from dovetail.explanation.study_reasons import MOST_SEARCHES, study_reasons
+
+    return study_reasons(result, most_searches=MOST_SEARCHES if most_searches is None else most_searches)
 
 
 def plot(

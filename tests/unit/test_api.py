@@ -16,7 +16,7 @@ from dovetail.plans.plan_file import load_task
 PUBLIC = {
     *("models", "hardware", "frameworks"),
     *("Job", "Plan", "Space", "Cluster", "Study"),
-    *("evaluate", "plan", "simulate", "explain", "diff", "export", "explore", "plot", "fitting_changes"),
+    *("evaluate", "plan", "simulate", "explain", "diff", "export", "explore", "plot", "fitting_changes", "reasons"),
 }
 
 PLAN = """\

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dovetail as dt
 from dovetail.documents import to_yaml
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.plans.plan_file import load_task
@@ -101,9 +102,9 @@ def test_several_objectives_give_the_front_as_one_object(call):
     code, out, err = call("explore", "study.yaml", "--out", "run", "--json")
     answer = json.loads(out)
     assert code == 0
-    assert answer.keys() == CONTRACT | {"front"}
+    assert answer.keys() == CONTRACT | {"front", "front_plans"}
     assert answer["plans"] == {}
-    assert len(answer["front"]) > 1
+    assert len(answer["front"]) == len(answer["front_plans"]) > 1
     for point in answer["front"]:
         assert point.keys() == POINT | {"distinguishable"}
         assert list(point["objectives"]) == ["tokens_per_dollar", "area"]
@@ -121,6 +122,62 @@ def test_the_plan_files_of_the_best_are_read_by_the_other_commands(call):
         assert (code, err) == (0, "")
         assert json.loads(out)["step_time_s"] == answer["best"]["jobs"][name]["step_time_s"]
         assert load_task(path).cluster.chips == 16
+
+
+def test_every_point_of_a_front_has_plan_files_in_the_order_of_the_first_objective(call):
+    write({**STUDY, "objectives": ["tokens_per_dollar", "area"], "cluster": {"chips": 16, "framework": "ideal"}})
+    Path("run/front/9").mkdir(parents=True)
+    for name in ("reader.yaml", "mine.txt"):
+        Path("run/front/9", name).write_text("of an earlier result")
+    Path("run").rename("before")
+    _, out, _ = call("explore", "study.yaml", "--out", "run", "--json")
+    Path("before/front").rename("run/front/8")  # a folder of somebody's own stays
+    answer = json.loads(out)
+    points = list(zip(answer["front"], answer["front_plans"], strict=True))
+    points.sort(key=lambda each: -each[0]["objectives"]["tokens_per_dollar"])
+    for number, (point, plans) in enumerate(points, 1):
+        assert plans == {name: f"run/front/{number}/{name}.yaml" for name in ("gpt2-1.5b", "reader")}
+        for name, path in plans.items():
+            task = load_task(path)
+            assert task.cluster.chip.name.endswith(f"-{point['design']}")
+            taken = dt.evaluate(task.plan, task.job, task.cluster, task.framework, energy=False).step_time_s
+            assert taken == point["jobs"][name]["step_time_s"]
+    for name in ("reader.yaml", "mine.txt"):
+        Path("run/front/8", name).write_text("of an earlier result")
+    assert call("explore", "study.yaml", "--out", "run", "--resume")[0] == 0
+    assert [path.name for path in Path("run/front/8").iterdir() if path.is_file()] == ["mine.txt"]
+
+
+def test_reasons_are_said_after_the_answer_and_saved(call):
+    code, answer, _ = call("explore", "study.yaml", "--out", "run")
+    assert code == 0
+    assert not Path("run/reasons.json").exists()
+    code, out, _ = call("explore", "study.yaml", "--out", "run", "--resume", "--explain")
+    assert code == 0
+    assert out.startswith(answer)
+    for words in ("Why design", "Bottleneck of reader", "Runner-ups", "What each variable gains", "by part"):
+        assert words in out[len(answer) :]
+    assert max(map(len, out[len(answer) :].splitlines())) <= 100
+    saved = json.loads(Path("run/reasons.json").read_text())
+    code, out, err = call("explore", "study.yaml", "--out", "run", "--resume", "--explain", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["reasons"] == saved
+    (point,) = saved["points"]
+    assert point["jobs"].keys() == {"gpt2-1.5b", "reader"}
+    changed = {each["name"] for each in point["gains"]["changes"]}
+    assert changed == {"hbm_stacks", "tensor_cores"}
+
+
+def test_a_front_is_explained_point_by_point(call):
+    write({**STUDY, "objectives": ["tokens_per_dollar", "area"], "candidates": ["h100-sxm"]})
+    code, out, _ = call("explore", "study.yaml", "--out", "run", "--explain", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    points = answer["reasons"]["points"]
+    assert len(points) == len(answer["front"]) > 1
+    ordered = [point["objectives"]["tokens_per_dollar"] for point in points]
+    assert ordered == sorted(ordered, reverse=True)
+    assert any("chip" in each for each in points[0]["runner_ups"]["designs"])
 
 
 def test_without_json_a_person_reads_the_answer_and_a_log_plain_lines(call):

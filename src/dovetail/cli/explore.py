@@ -11,6 +11,8 @@ import typer
 
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.cli.study_plan_files import write_front_plans, write_plans
+from dovetail.cli.study_reasons import print_reasons, reasons_of
 from dovetail.cli.study_references import design_text, print_references, print_regrets
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
@@ -25,6 +27,7 @@ _ADDRESS = "Ray cluster: local (start one here), auto (join this machine's), or 
 _RECOMPUTE = "With --resume: discard what other code, calibration, data or versions computed."
 _SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
 _LIMIT = "Seconds after which the study ends with the best so far, its bound and gap; --resume goes on."
+_EXPLAIN = "Say why: runner-ups, what more of each variable gains, bottlenecks, parts and limits; takes more searches."
 _STOPPED = {"time_limit": "the time limit ended the study", "interrupt": "was interrupted"}
 _GO_ON = {True: "the best so far is shown, --resume goes on.", False: "nothing was found yet, --resume goes on."}
 #: Points of a Pareto front that the view shows; JSON has all of them.
@@ -45,6 +48,7 @@ def explore(
         int | None, typer.Option("--simulate-top", min=1, max=1000, help=_SIMULATE, show_default=False)
     ] = None,
     time_limit: Annotated[float | None, typer.Option("--time-limit", min=0.0, help=_LIMIT)] = None,
+    explain: Annotated[bool, typer.Option("--explain", help=_EXPLAIN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
 ) -> None:
     """Search hardware and plans together, and prove that no design within the limits is better."""
@@ -74,14 +78,25 @@ def explore(
         )
     for sentence in result.repairs:
         _say("repair", sentence, as_json=as_json)
-    plans = _write_plans(result, where, BEST, result.document.get("best"))
+    plans = write_plans(result, where, BEST, result.document.get("best"))
+    of_front = {"front_plans": write_front_plans(result, where)} if "front" in result.document else {}
     simulation = result.document.get("simulation")
-    fastest = {} if simulation is None else _write_plans(result, where, SIMULATED, simulation["best"])
-    if as_json:
-        replayed = {} if simulation is None else {"simulated_plans": fastest}
-        print_json({**result.document, "run_dir": where, "plans": plans, **replayed, "timing": dict(result.timing)})
-    else:
+    fastest = {} if simulation is None else write_plans(result, where, SIMULATED, simulation["best"])
+    if not as_json:
         _print_result(result, plans)
+    explained = explain and result.stopped != "interrupt" and bool(result.pareto_front())
+    reasons = reasons_of(result, where, as_json=as_json) if explained else None
+    if as_json:
+        more: dict[str, Any] = {} if simulation is None else {"simulated_plans": fastest}
+        more |= of_front if reasons is None else {**of_front, "reasons": reasons.as_json}
+        print_json({**result.document, "run_dir": where, "plans": plans, **more, "timing": dict(result.timing)})
+    elif reasons is not None:
+        print_reasons(result, reasons)
+    _end(result, interrupted=explained and reasons is None, as_json=as_json)
+
+
+def _end(result: StudyResult, *, interrupted: bool, as_json: bool) -> None:
+    """Says what else there is to say, and ends with the exit code of it."""
     if result.certificate["status"] == "infeasible":
         _say("infeasible", _infeasible(result), as_json=as_json)
         raise typer.Exit(EXIT_INFEASIBLE)
@@ -91,33 +106,15 @@ def explore(
             raise typer.Exit(EXIT_INTERRUPTED)
         if not result.pareto_front():
             raise typer.Exit(EXIT_NOTHING_FOUND)
+    if interrupted:
+        _say("stopped", "dovetail: the reasons were interrupted; --resume --explain gives them.", as_json=as_json)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _say(event: str, sentence: str, *, as_json: bool) -> None:
     """A note next to the answer; programs get it as an event."""
     text = json.dumps({"event": event, "sentence": sentence}, ensure_ascii=False) if as_json else sentence
     typer.echo(text, err=True)
-
-
-def _write_plans(result: StudyResult, where: str, name: str, best: dict[str, Any] | None) -> dict[str, str]:
-    """Writes the plan files of a design next to the run; none for a Pareto front or a run on remote storage."""
-    if best is None or "://" in where:
-        return {}
-    from dovetail.documents import to_yaml, write_text
-
-    folder = Path(where) / name
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be created ({error.strerror})", "name a folder you may write to"
-        ) from None
-    written: dict[str, str] = {}
-    for job in best["jobs"]:
-        path = folder / f"{job}.yaml"
-        write_text(path, to_yaml(result.plan_file(best, job)))
-        written[job] = str(path)
-    return written
 
 
 def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
@@ -137,6 +134,9 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
     lines += wrapped("left out", ", ".join(f"{number:,} by {text}" for text, number in left_out.items()))
     lines.append(("run", str(result.run_dir)))
     lines += [("plan" if n == 0 else "", path) for n, path in enumerate(plans.values())]
+    if "front" in result.document and points and "://" not in str(result.run_dir):
+        count = f"N from 1 to {len(points)} in the order of {result.study.scored[0].title}"
+        lines.append(("plans", f"{result.run_dir}/front/N/JOB.yaml, {count}"))
     print_facts(lines)
 
 
@@ -192,8 +192,8 @@ def _number_text(point: Mapping[str, Any]) -> str:
 
 def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     """The Pareto front in order of its first objective, with all variables in one column."""
-    first, *_ = scored = result.study.scored
-    ordered = sorted(points, key=lambda point: point["objectives"][first.name], reverse=first.better == "most")
+    scored = result.study.scored
+    ordered = result.ordered_points()
     several = len(result.study.counts) > 1
     best = {each.name: each.best(point["objectives"][each.name] for point in points) for each in scored}
     rows: list[list[str]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.exploration.study_file import LimitsPart
-from dovetail.hardware.design_space.expression import parse_expression
+from dovetail.hardware.design_space.expression import Expression, parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 
 #: Limit → the estimate of a chip it bounds; limits of all chips are divided by their number.
@@ -26,18 +26,27 @@ _LIMITED_WAFERS = {
 }
 
 
-def limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
-    """The space with the limits of a study as further limits, for a number of chips or wafers."""
-    added = [
-        parse_expression(f"{name} <= {value / (count if limit.startswith('total') else 1)!r}", limit, "condition")
+def limit_expressions(space: DesignSpace, limits: LimitsPart, count: int) -> dict[str, Expression]:
+    """Limit of a study → the condition on its designs, for a number of chips or wafers."""
+    expressions = {
+        limit: parse_expression(
+            f"{name} <= {value / (count if limit.startswith('total') else 1)!r}", limit, "condition"
+        )
         for limit, name in (_LIMITED if space.wafer is None else _LIMITED_WAFERS).items()
         if (value := getattr(limits, limit)) is not None
-    ]
+    }
     if limits.rack_power_w is not None and limits.rack_chips is not None:
         most_w = limits.rack_power_w / min(limits.rack_chips, count)
-        added.append(parse_expression(f"peak_power_w <= {most_w!r}", "rack_power_w", "condition"))
+        expressions["rack_power_w"] = parse_expression(f"peak_power_w <= {most_w!r}", "rack_power_w", "condition")
     if limits.least_yield is not None:
-        added.append(parse_expression(f"wafer_yield >= {limits.least_yield!r}", "least_yield", "condition"))
+        text = f"wafer_yield >= {limits.least_yield!r}"
+        expressions["least_yield"] = parse_expression(text, "least_yield", "condition")
+    return expressions
+
+
+def limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
+    """The space with the limits of a study as further limits, for a number of chips or wafers."""
+    added = tuple(limit_expressions(space, limits, count).values())
     for expression in added:
         space.formulas.check_names(expression, "limits")
     return replace(space, limits=(*space.limits, *added))

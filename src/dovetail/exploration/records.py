@@ -18,6 +18,10 @@ STOPPED = "stopped.json"
 PARTS, INDEX = "parts", "index"
 #: Folders of plan files, and what the files of each folder of a run end in.
 BEST, SIMULATED = "best", "simulated"
+#: The same of every point of a front, in folders with numbers.
+FRONT = "front"
+#: Why the result is what it is, if that was asked for.
+REASONS = "reasons.json"
 _ENDINGS = {INDEX: ".json", PARTS: ".parquet", BEST: ".yaml", SIMULATED: ".yaml"}
 #: The part of a study that says what its names and paths referred to, as digests.
 CONTENT = "content"
@@ -87,7 +91,7 @@ def checked_content(content: bytes | None, entry: dict[str, Any]) -> bytes:
 
 def discard(folder: Folder) -> None:
     """Removes what was computed, top-down: what is left by a kill does not count as finished."""
-    for name in (RESULT, STOPPED, TIMING, PROGRESS):
+    for name in (RESULT, REASONS, STOPPED, TIMING, PROGRESS):
         folder.remove(name)
     for inner, ending in _ENDINGS.items():
         for name in folder.sizes(inner) or {}:

@@ -54,6 +54,18 @@ class StudyResult:
         best = self.document["best"]
         return [] if best is None else [best]
 
+    def ordered_points(self) -> list[dict[str, Any]]:
+        """The same from the best to the worst in the first objective; the nth has the nth folder of plan files."""
+        first = self.study.scored[0]
+        points, most = self.pareto_front(), first.better == "most"
+        return sorted(points, key=lambda point: point["objectives"][first.name], reverse=most)
+
+    @property
+    def answered(self) -> ResolvedStudy:
+        """The study with step times in the units of the answer, if it is relative to any."""
+        units_s: Mapping[str, float] = self.document.get("units_s", {})
+        return self.study.in_units(tuple(units_s.values())) if units_s else self.study
+
     @property
     def certificate(self) -> Mapping[str, Any]:
         """What is proven."""

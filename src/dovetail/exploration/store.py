@@ -112,6 +112,23 @@ class RunStore:
             raise InputError(folder.where, "has no run", "name the directory of a study's run")
         return RunStore(str(where), folder, study, writes=False)
 
+    @staticmethod
+    def attach(where: str | Path, name: str, document: Mapping[str, Any]) -> None:
+        """Saves a document beside a run that nobody writes."""
+        folder = _folder(str(where))
+        folder.claim()
+        try:
+            folder.put(name, to_json(document))
+        finally:
+            folder.close()
+
+    def attached(self, name: str) -> dict[str, Any] | None:
+        """A document that was saved beside the run; None if there is none, or it is damaged."""
+        try:
+            return records.fields(self._folder.get(name) or b"")
+        except DamagedError:
+            return None
+
     @property
     def path(self) -> Path | None:
         """The directory, if it is on this machine."""

@@ -7,6 +7,7 @@ from dovetail.profile.layer import (
     LayerPrices,
     LayerProfile,
     TiedParameters,
+    layer_works,
     profile_layer,
 )
 from dovetail.profile.layer_sizes import LayerSizes, sizes_of_layers
@@ -25,6 +26,7 @@ __all__ = [
     "RecomputeMenu",
     "Saving",
     "TiedParameters",
+    "layer_works",
     "profile_layer",
     "recompute",
     "sizes_of_layers",

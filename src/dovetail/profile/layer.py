@@ -141,7 +141,7 @@ def profile_layer(
     extent: Extent = "step",
 ) -> LayerProfile:
     """The cost of every operator and collective of a layer on one chip."""
-    works, price = _works(graph, placed, sizes), prices.collectives
+    works, price = layer_works(graph, placed, sizes), prices.collectives
     forward, backward = (_operator_seconds(each, prices.chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
     collectives = [c for c in placed.collectives if extent == "step" or c.phase is not CollectivePhase.STEP]
@@ -194,7 +194,7 @@ def profile_layer(
     )
 
 
-def _works(graph: LayerGraph, placed: PlacedLayer, sizes: LayerSizes) -> dict[CollectivePhase, PlacedWork]:
+def layer_works(graph: LayerGraph, placed: PlacedLayer, sizes: LayerSizes) -> dict[CollectivePhase, PlacedWork]:
     """The work of one chip per micro-batch, forward and backward."""
     tokens = graph.sizes.get(EXPERT_TOKENS)
     imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0

@@ -11,6 +11,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import SILICON, StudyResult
+from dovetail.exploration.run_rows import bounded_rows, evaluated_rows
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import RunStore
 from dovetail.hardware.silicon import Silicon
@@ -23,8 +24,6 @@ from dovetail.units import percent_text, seconds_text
 
 #: Designs shown besides the front, and those of the front whose details are worked out.
 MOST_DESIGNS, MOST_DETAILS = 3_000, 40
-#: Levels whose rows have figures, and those that have bounds alone, the highest first.
-_SEARCHED, _BOUNDED = ("warm_start", "search"), ("profile", "physical")
 #: Values of a variable that can be filtered by.
 MOST_VALUES = 24
 
@@ -32,7 +31,7 @@ MOST_VALUES = 24
 def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Columns of figures, which group each design is in, and what is told of those on the front."""
     on_front = np.array([study.code_of(point) for point in points], np.int64)
-    codes, figures = _evaluated(study, store)
+    codes, figures = evaluated_rows(study, store)
     bounded, bounds = _ruled_out(study, store, codes)
     if len(codes):
         others = ~np.isin(codes, on_front)
@@ -66,43 +65,16 @@ def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping
     }
 
 
-def _evaluated(study: ResolvedStudy, store: RunStore) -> tuple[Ints, Floats]:
-    """Candidates with plans, once each with their best figures, and the figures."""
-    codes, figures = np.zeros(0, np.int64), np.zeros((0, len(study.objectives)))
-    for level in _SEARCHED:
-        for number in sorted(store.numbers(level)):
-            part = store.read(level, number)
-            if part is None:
-                continue
-            done = np.asarray(part.columns["evaluated"], np.bool_)
-            codes = np.concatenate([codes, np.asarray(part.columns["code"])[done]])
-            rows = np.stack([np.asarray(part.columns[f"figure.{name}"])[done] for name in study.objectives], axis=1)
-            figures = np.concatenate([figures, rows])
-    order = np.lexsort((figures[:, 0], codes))
-    codes, first = np.unique(codes[order], return_index=True)
-    return codes, figures[order][first]
-
-
 def _ruled_out(study: ResolvedStudy, store: RunStore, evaluated: Ints) -> tuple[Ints, Floats]:
     """Candidates that were bounded and never searched, and the lower bounds of their figures."""
-    codes, weighted = np.zeros(0, np.int64), np.zeros(0)
-    for level in _BOUNDED:
-        for number in sorted(store.numbers(level)):
-            part = store.read(level, number)
-            if part is None or not len(part.columns["code"]):
-                continue
-            here = np.asarray(part.columns["code"], np.int64)
-            least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
-            codes, weighted = np.concatenate([codes, here]), np.concatenate([weighted, study.mean.of(least)])
-    codes, first = np.unique(codes, return_index=True)
-    weighted = weighted[first]
-    open_rows = ~np.isin(codes, evaluated) & np.isfinite(weighted)
-    codes, weighted = codes[open_rows], weighted[open_rows]
-    chosen = _sample(np.arange(len(codes)), MOST_DESIGNS)
-    codes, weighted = codes[chosen], weighted[chosen]
+    codes, means = bounded_rows(study, store)
+    open_rows = ~np.isin(codes, evaluated) & np.isfinite(means)
+    codes, means = codes[open_rows], means[open_rows]
+    sampled = _sample(np.arange(len(codes)), MOST_DESIGNS)
+    codes, means = codes[sampled], means[sampled]
     if not len(codes):
         return codes, np.zeros((0, len(study.objectives)))
-    return codes, Scores.of(study, codes).points(weighted)
+    return codes, Scores.of(study, codes).points(means)
 
 
 def _sample(rows: Ints, most: int) -> Ints:
