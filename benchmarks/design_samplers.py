@@ -20,7 +20,8 @@ from dovetail.documents import read_document
 from dovetail.exploration.best_plans import searched
 from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.operator_score import operator_score
-from dovetail.exploration.resolved import ResolvedStudy, study_of
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.samplers import SAMPLERS, WANTS_FIGURES
 from dovetail.exploration.study import Study
 from dovetail.report.svg import Panel, Series, growth

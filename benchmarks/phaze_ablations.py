@@ -16,7 +16,7 @@ from typing import Any
 from phaze_corners import BASELINE, MODELS
 
 from dovetail.documents import read_document
-from dovetail.exploration.resolved import study_of
+from dovetail.exploration.resolving import study_of
 from dovetail.exploration.study import Study
 
 STUDIES = Path(__file__).parents[1] / "studies"
