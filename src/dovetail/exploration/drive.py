@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
-from dovetail.exploration.events import Listener, StudyProgress
+from dovetail.exploration.events import LevelRate, Listener, StudyProgress
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
@@ -63,6 +63,9 @@ class Drive:
         #: limit → designs that meet all limits before it and break this one, if designs are wafers
         self.left_out: dict[str, int] = {}
         self.bound: float | None = None
+        #: designs that may still matter, where a level knows better than what is pruned and searched
+        self.left: int | None = None
+        self._rate = LevelRate()
         #: the lowest figure of designs that were dropped within the gap of the study
         self.dropped = float("inf")
         #: what ended the study early
@@ -218,6 +221,8 @@ class Drive:
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
+        if len(survivors) <= WINDOW_ROWS:
+            self.bound = min(self._least_points(*survivors.whole())[:, 0].tolist(), default=None)
         left = self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
         rest = [] if self.stopped is None else [*under_way.values(), *batches]
         nothing = np.zeros((0, len(self.study.objectives)))
@@ -251,6 +256,7 @@ class Drive:
         def task_of(k: int, current: ParetoFront) -> Task | None:
             rows = order[candidates.following(size, study.to_beat(current.points))]
             self.bound = None if candidates.lowest is None else float(candidates.lowest)
+            self.left = candidates.left(study.to_beat(current.points))
             return CandidateBatch("search", k, codes[rows], bounds_s[rows], current.points) if len(rows) else None
 
         final = self._run_level("search", None, task_of, front, searched.append)
@@ -262,6 +268,11 @@ class Drive:
         """Whether the study has to end early."""
         self.stopped = self.stopped or self.stop.asked
         return self.stopped is not None
+
+    @property
+    def window(self) -> int:
+        """How many batches go ahead of what is known."""
+        return self.study.window
 
     @property
     def _empty(self) -> ParetoFront:
@@ -319,27 +330,31 @@ class Drive:
             return current
 
         try:
-            return self._ordered(level, task_of, front, absorb, first)
+            return self._ordered((level,), task_of, front, absorb, first)
         except (StoppedError, KeyboardInterrupt):
             self.stopped = self.stop.asked or "interrupt"
             return latest
 
     def _ordered(
         self,
-        level: str,
+        levels: tuple[str, ...],
         task_of: Callable[[int, S], Task | None],
         state: S,
         absorb: Callable[[S, int, Part], S],
         first: int = 0,
     ) -> S:
-        """The state after all batches of a level, each run or read."""
+        """The state after all batches of a level, or of several in turn, each run or read."""
+
+        def finished(number: int) -> Part | None:
+            return next((part for level in levels if (part := self.store.read(level, number))), None)
+
         return run_ordered(
             self.executor,
             lambda number, known: None if self.late else task_of(number, known),
             state,
             absorb,
-            self.study.window,
-            finished=lambda number: self.store.read(level, number),
+            self.window,
+            finished=finished,
             first=first,
             on_result=lambda _number, part: self.store.write(part),
         )
@@ -350,6 +365,11 @@ class Drive:
         best = float(front.points.min()) if single and len(front) else None
         bound = None if best is None or self.bound is None else min(self.bound, best)
         elapsed = time.monotonic() - self.start
+        left = self.left
+        if left is None:
+            left = max(self.study.size - sum(self.pruned.values()) - self.counts["searched"], 0)
+        rate = self._rate.per_second(level, left, elapsed)
+        eta_s = elapsed / done * (total - done) if total else left / rate if rate else None
         shown = OBJECTIVES[name].shown
         progress = StudyProgress(
             level=level,
@@ -367,7 +387,9 @@ class Drive:
             batches_total=total,
             workers=self.executor.workers,
             elapsed_s=elapsed,
-            eta_s=elapsed / done * (total - done) if total else None,
+            eta_s=eta_s,
+            left=left,
+            rate_per_s=rate,
         )
         if isinstance(self.store, RunStore):
             self.store.progress.note(progress)

@@ -3,6 +3,7 @@
 - physical: lower bounds from the hardware (L0), for a range of designs as arrays;
 - profile: lower bounds of all plans (L1⁻), with the jobs' layers profiled on every design;
 - search: the best plan of every job (L1), for one candidate after the other;
+- group: the same for the best of every variable of many candidates, where plans are too many for profiles;
 - replay: the leading plans of every job simulated (L2), if a study asks for it.
 
 Free mappings have their own: the leading designs by physics first, then the stages of `free_plans` for the search.
@@ -28,6 +29,7 @@ from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.free_bounds import StepWork, least_free_seconds
 from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, warm_start_rows
+from dovetail.exploration.group_tasks import FirstDesign, GroupBatch, first_design, group_part
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
@@ -38,6 +40,8 @@ from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
+from dovetail.plans.plan import Plan
+from dovetail.search.related_searches import SearchesOnChips
 
 #: Warm starts: candidates drawn and bounded by physics, then bounded by profiles, then searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
@@ -114,7 +118,7 @@ class Replay:
     least_s: tuple[float, ...] = ()
 
 
-Task = Range | CandidateBatch | WarmStarts | Replay | Leading | FreeBatch
+Task = Range | CandidateBatch | WarmStarts | FirstDesign | Replay | Leading | FreeBatch | GroupBatch
 
 
 class Worker:
@@ -126,6 +130,7 @@ class Worker:
         self._computed_by = dict(computed_by or package_digests())
         # wafers come grid by grid, and each grid has its own large tables
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
+        self._searches = lru_cache(maxsize=2 * len(study.jobs))(self._new_searches)
 
     def __getstate__(self) -> tuple[ResolvedStudy, dict[str, str]]:
         return self.study, self._computed_by
@@ -145,6 +150,10 @@ class Worker:
                 return self._physical(task)
             case WarmStarts():
                 return self._warm_starts(task)
+            case FirstDesign():
+                return first_design(self.study, task)
+            case GroupBatch():
+                return group_part(self.study, task, self._search_group)
             case Leading():
                 return self._leading(task)
             case FreeBatch():
@@ -159,6 +168,14 @@ class Worker:
                 return self._searched(replace(task, least_s=bounds_s))
             case CandidateBatch():
                 return self._searched(task)
+
+    def _search_group(self, number: int, cluster: Cluster, below_s: float) -> tuple[Plan | None, float]:
+        formats = tuple(cluster.chip.dense_flops.published())
+        return self._searches(_Alike(number, cluster.chips, (), formats, cluster)).best(cluster, below_s)
+
+    def _new_searches(self, key: _Alike) -> SearchesOnChips:
+        study = self.study
+        return SearchesOnChips(study.jobs[key.job].job, key.cluster, study.framework, study.plans)
 
     def _searched(self, task: CandidateBatch) -> Part:
         rows = searched(self.study, task.codes, task.least_s, task.front)
@@ -351,7 +368,7 @@ class Worker:
 
 @frozen
 class _Alike:
-    """What tables depend on: a job, a number of chips, their network and the formats of their products."""
+    """What tables and searches depend on: a job, a number of chips, their network and the formats of their products."""
 
     job: int
     position: int

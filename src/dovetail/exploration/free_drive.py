@@ -113,14 +113,14 @@ class FreeDrive(Drive):
             latest = known.with_part(part, queue.rows_of(part), self.study)
             self.batches += 1
             self.counts["evaluated"] += int(np.asarray(part.columns["evaluated"]).sum())
-            self.bound = queue.lowest(latest)
+            self.bound, self.left = queue.lowest(latest), len(queue.open_rows(latest))
             self._report("search", latest.front, len(parts), None)
             return latest
 
         try:
             while self.stopped is None and len(queue.open_rows(latest)):
                 before = len(parts)
-                self._ordered("search", task_of, latest, absorb, before)
+                self._ordered(("search",), task_of, latest, absorb, before)
                 if len(parts) == before:
                     break
         except (StoppedError, KeyboardInterrupt):

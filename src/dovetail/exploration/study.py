@@ -15,6 +15,8 @@ from dovetail.exploration.executor import Executor
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.free_drive import FreeDrive
+from dovetail.exploration.group_drive import GroupDrive
+from dovetail.exploration.groups import groupable, too_many_to_profile
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.result import StudyResult
@@ -95,7 +97,10 @@ class Study(ResolvedStudy):
 def _drive(study: ResolvedStudy) -> type[Drive]:
     if study.search.method != "exact":
         return SampledDrive
-    return Drive if study.mapping is None else FreeDrive
+    if study.mapping is not None:
+        return FreeDrive
+    simulates = study.search.simulate_top is not None
+    return GroupDrive if not simulates and groupable(study.space) and too_many_to_profile(study) else Drive
 
 
 @contextmanager

@@ -16,6 +16,7 @@ LEVELS = {
     "alike": "of them like others",
     "blocks": "bounded by their blocks",
     "profile": "not pruned by profiles",
+    "groups": "groups of designs bounded",
     "short": "searched briefly",
     "searched": "searched",
     "evaluated": "fully evaluated",

@@ -23,12 +23,16 @@ from dovetail.search.certificate import proof
 from dovetail.search.membership import missing
 from dovetail.search.partition_setting import partition_setting
 from dovetail.search.progress import Progress
-from dovetail.search.time_limit import TimeLimit
+from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables
+
+#: A search that asks whether there is a plan ends where what is left takes so much of the plan's seconds:
+#: what remains to be proven then takes ten times as long.
+CLOSE = 0.8
 
 #: Plans that take as long as a known one are found again, whatever rounding does.
 KNOWN = 1 + 4 * TOLERANCE
@@ -133,6 +137,31 @@ def best_plan(
     return RelatedSearches(job, cluster, framework, whole).best(whole, time_limit_s, limit_bytes)
 
 
+class SearchesOnChips:
+    """Searches of one question on chips that differ in rates and bytes alone, each for plans below some seconds."""
+
+    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space) -> None:
+        self._space = space.resolve(job, cluster, framework)
+        self._wide = BestFirst(Setting.of_space(job, cluster, framework, self._space), self._space)
+
+    def best(self, cluster: Cluster, below_s: float) -> tuple[Plan | None, float]:
+        """A plan below so many seconds, None if there is none; and a lower bound of all plans.
+
+        The search ends as soon as its plan is within `CLOSE` of the bound: who asks wants to know whether there is one.
+        """
+        wide = self._wide
+        other = OtherHardware(wide, cluster, self._space, wide.degrees)
+        # neither depends on what a chip does in a second
+        other.tables.structures = wide.tables.structures
+        search = CloseSearch(other, other.setting, self._space, below_s)
+        search.known_shardings(wide)
+        progress = search.run()
+        best = progress.best
+        if best is None or best.seconds >= below_s:
+            return None, min(progress.left_s, below_s)
+        return best.plan, min(progress.left_s, best.seconds)
+
+
 class OtherHardware(BestFirst):
     """A search that is not run: tables for some of another one's plans on a cluster that differs in its rates alone."""
 
@@ -182,3 +211,25 @@ class NarrowSearch(BestFirst):
         """Nothing where a plan is known."""
         if self.progress.below_s == float("inf"):
             super()._find_first(pairs)
+
+
+class CloseSearch(NarrowSearch):
+    """The search of a whole space that ends as soon as a plan is close to all that is left."""
+
+    def __init__(self, wide: BestFirst, setting: Setting, space: Space, below_s: float) -> None:
+        super().__init__(wide, setting, space, TimeLimit(), below_s)
+
+    def known_shardings(self, other: BestFirst) -> None:
+        """Takes over what shardings there are, which depend on no chip."""
+        self._shardings = other._shardings
+
+    def _check_time(self) -> None:
+        progress, best = self.progress, self.progress.best
+        if best is not None and best.seconds < progress.below_s:
+            self._note_partitions()
+            if min(progress.left.below(progress.limit_s)[0], progress.left_s) >= best.seconds * CLOSE:
+                raise OutOfTimeError
+
+    def _find_first(self, pairs: DegreeBounds) -> None:
+        """A plan to beat helps though some seconds are known."""
+        BestFirst._find_first(self, pairs)

@@ -206,7 +206,12 @@ class DesignSpace:
 
     def chips(self, indices: Sequence[int] | Ints) -> list[Chip]:
         """Designs as chips."""
-        designs = self.designs(indices)
+        numbers = np.asarray(indices).tolist()
+        sources = [f"design {index} of the design space {self.name}, from {self.base.name}" for index in numbers]
+        return self.chips_of(self.designs(indices), [f"{self.name}-{index}" for index in numbers], sources)
+
+    def chips_of(self, designs: Designs, names: Sequence[str], sources: Sequence[str]) -> list[Chip]:
+        """Designs as chips, of this space or between those of it."""
         common: dict[str, Any] = dict(self.made_in())
         if self.shares_cores is not None:
             common["shares_cores"] = self.shares_cores
@@ -214,10 +219,9 @@ class DesignSpace:
         if self.formulas.technology is not None:
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
         chips: list[Chip] = []
-        for position, index in enumerate(np.asarray(indices).tolist()):
-            source = f"design {index} of the design space {self.name}, from {self.base.name}"
-            estimated = {name: float(values[position]) for name, values in figures.items()}
-            chip = designs.chip(position, f"{self.name}-{index}")
+        for position, (name, source) in enumerate(zip(names, sources, strict=True)):
+            estimated = {figure: float(np.ravel(values)[position]) for figure, values in figures.items()}
+            chip = designs.chip(position, name)
             chips.append(replace(chip, source=source, **common, **estimated))
         return chips
 
