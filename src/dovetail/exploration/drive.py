@@ -365,9 +365,7 @@ class Drive:
         best = float(front.points.min()) if single and len(front) else None
         bound = None if best is None or self.bound is None else min(self.bound, best)
         elapsed = time.monotonic() - self.start
-        left = self.left
-        if left is None:
-            left = max(self.study.size - sum(self.pruned.values()) - self.counts["searched"], 0)
+        left = self.study.size - sum(self.pruned.values()) if self.left is None else self.left
         rate = self._rate.per_second(level, left, elapsed)
         eta_s = elapsed / done * (total - done) if total else left / rate if rate else None
         shown = OBJECTIVES[name].shown

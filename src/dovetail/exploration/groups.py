@@ -28,7 +28,7 @@ MOST_PROFILED = 2**18
 
 #: Groups of so few designs are split without a bound of their own where plans are known that are fast enough; of others
 #: we prove that no plan takes less than this part of them, which takes a tenth of proving the best.
-FEW, FAR_BELOW = 16, 0.8
+FEW, FAR_BELOW = 32, 0.7
 
 #: Of every chip: clock, memories and links.
 _MORE_IS_FASTER = (
