@@ -41,6 +41,7 @@ class SampledDrive(Drive):
             if not len(designs):
                 break
             asked += len(designs)
+            self.left = budget - asked
             codes, bounds_s = np.asarray(designs, np.int64), worker.physical_of(0, designs)
             parts: list[Part] = []
             front = self._generation(codes, bounds_s, front, first, parts)
