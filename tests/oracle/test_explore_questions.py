@@ -111,7 +111,6 @@ DEAR = {"usd_per_kwh": 0.4, "pue": 1.3, "life_years": 6}
 NAMED_OBJECTIVES: list[tuple[str, dict[str, Any]]] = [
     ("step_time", {}),
     ("tokens_per_joule", {}),
-    ("tokens_per_dollar", {}),
     ("tokens_per_dollar", {"life_years": 2}),
     ("tokens_per_dollar", DEAR),
     ("tokens_per_s_per_w", {}),
@@ -192,7 +191,13 @@ def test_a_chip_to_compare_with_wins_if_it_is_better_and_keeps_the_limits(limits
     assert (best.get("chip") == "h100-sxm") == wins
 
 
-@pytest.mark.parametrize("objective", ["step_time", "tokens_per_dollar", "tokens_per_joule", "area"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "tokens_per_dollar",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("step_time", "tokens_per_joule", "area")),
+    ],
+)
 def test_a_design_equal_to_a_chip_ties_with_it(objective):
     same = {"name": "same", "base": "h100-sxm", "vary": {"hbm_stacks": [5], "clock_hz": ["1.3 GHz", "1.83 GHz"]}}
     study = {**ASKED, "hardware": same, "candidates": ["h100-sxm"], "objectives": [objective], "prices": DEAR}
@@ -205,9 +210,9 @@ def test_a_design_equal_to_a_chip_ties_with_it(objective):
 MEANS: list[tuple[dict[str, str], str]] = [
     ({"mean": "geometric"}, "tokens_per_joule"),
     ({"relative_to": "own"}, "tokens_per_joule"),
-    ({"relative_to": "a100-80gb"}, "step_time"),
 ]
 MORE_MEANS = [
+    ({"relative_to": "a100-80gb"}, "step_time"),
     ({"mean": "arithmetic"}, "step_time"),
     ({"mean": "arithmetic"}, "tokens_per_joule"),
     ({"mean": "geometric"}, "step_time"),
@@ -222,7 +227,7 @@ MORE_MEANS = [
     ("over_jobs", "objective"), [*MEANS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_MEANS)]
 )
 def test_several_jobs_are_one_number(over_jobs, objective):
-    few = {**GPU, "vary": {"tensor_cores": [264, 528], "hbm_stacks": [4, 5]}}
+    few = {**GPU, "vary": {"tensor_cores": [264, 396, 528]}}
     study = {**TWO_JOBS, "hardware": few, "over_jobs": over_jobs, "objectives": [objective]}
     if over_jobs.get("relative_to") not in (None, "own"):
         study["candidates"] = [over_jobs["relative_to"]]

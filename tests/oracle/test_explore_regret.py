@@ -35,8 +35,8 @@ def check(study: Document) -> None:
     assert [each["name"] for each in result.document["scenarios"]] == list(best["regrets"])
 
 
-SCENARIOS = [[CHEAP, DEAR], [OTHER, POOR]]
-MORE = [[POOR, RICH], [LATE], [LATE, OTHER, DEAR, CHEAP]]
+SCENARIOS = [[OTHER, DEAR]]
+MORE = [[CHEAP, DEAR], [OTHER, POOR], [POOR, RICH], [LATE], [LATE, OTHER, DEAR, CHEAP]]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_chip_to_compare_with_may_have_the_least_worst_regret(objective):
 @pytest.mark.slow
 def test_designs_that_break_a_limit_in_a_scenario_are_left_out():
     study = {**ASKED, "hardware": FEW, "objectives": ["tokens_per_joule"], "scenarios": [POOR, LATE]}
-    check({**study, "limits": {"area_mm2": 900.0, "power_w": 800.0}})
+    check({**study, "limits": {"area_mm2": 1300.0}})
 
 
 @pytest.mark.slow

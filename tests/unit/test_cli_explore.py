@@ -37,7 +37,7 @@ POINT = {"design", "chips", "objectives", "variables", "silicon", "jobs"}
 COUNTS = {"designs", "kept", "physical", "profile", "searched", "evaluated"}
 EVENT = {
     "event", "level", "counted", "total", "pruned", "evaluated", "incumbent", "objective", "unit", "bound", "gap",
-    "front", "batches", "batches_total", "workers", "elapsed_s", "eta_s",
+    "front", "batches", "batches_total", "workers", "elapsed_s", "eta_s", "left", "rate_per_s",
 }  # fmt: skip
 
 

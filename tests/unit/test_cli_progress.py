@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from dovetail.cli.progress import Display, JsonLines, LiveView, PlainLines, listener_for
-from dovetail.exploration.events import StudyProgress
+from dovetail.exploration.events import LevelRate, StudyProgress
 
 BEGUN = StudyProgress(
     level="warm_start",
@@ -101,6 +101,16 @@ def test_the_live_view_of_several_objectives():
     lines = viewed(several)
     assert "front      17 designs by step time, cost" in lines
     assert not any(line.startswith("best") for line in lines)
+
+
+def test_designs_left_and_their_rate():
+    known = replace(MIDWAY, left=1234, rate_per_s=5.5)
+    assert viewed(known)[3] == "left       1,234 (5.5 designs/s)"
+    assert viewed(replace(known, rate_per_s=None))[3] == "left       1,234"
+    rate = LevelRate()
+    told = [rate.per_second("search", left, now_s) for left, now_s in ((100, 1.0), (100, 2.0), (60, 3.0))]
+    assert told == [None, None, 20.0]
+    assert rate.per_second("replay", 60, 4.0) is None
 
 
 def test_time_that_is_over_is_not_left():

@@ -106,13 +106,25 @@ class DesignTables:
         ]
         return np.concatenate([np.zeros(0), *parts])
 
+    def operator_seconds(self, chips: Sequence[Chip]) -> Floats:
+        """Seconds of a micro-batch's operators on each chip, whatever fits, for the plan that needs the fewest."""
+        if not self._profiles:
+            return np.full(len(chips), np.inf)
+        at_once = max(ROWS // len(self._profiles), 1)
+        parts = [chips[start : start + at_once] for start in range(0, len(chips), at_once)]
+        totals = [self._total(self._layer_seconds([self._units(chip) for chip in part])) for part in parts]
+        return np.concatenate([np.zeros(0), *(total.reshape(len(total), -1).min(axis=1) for total in totals)])
+
+    def _total(self, seconds: Sequence[Floats]) -> Floats:
+        """Seconds of all layers together: chips × profiles × policies."""
+        partitions = self._tables.partitions
+        counts = np.asarray(partitions.block_counts + sum(partitions.end_counts), np.float64)
+        return sum(seconds[1:], seconds[0]) @ counts
+
     def _together(self, chips: Sequence[Chip], limits: Floats) -> Floats:
         units, plans = [self._units(chip) for chip in chips], self._plans
         seconds = self._layer_seconds(units)
-        partitions = self._tables.partitions
-        total = sum(seconds[1:], seconds[0]) @ np.asarray(
-            partitions.block_counts + sum(partitions.end_counts), np.float64
-        )
+        total = self._total(seconds)
         in_all = total.reshape(len(chips), -1)[:, plans.layer]
         # some stage has its part of all micro-batches; unless weight gradients wait, one micro-batch passes all stages
         bounds = plans.microbatches / plans.stages * in_all

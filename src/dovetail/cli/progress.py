@@ -179,6 +179,7 @@ def _facts(progress: StudyProgress, since_s: float) -> list[tuple[str, str]]:
         ("level", f"{progress.level:<10}  {'━' * full}{'─' * (_BAR - full)}"),
         ("designs", f"{progress.counted:,} of {progress.total:,} ({_part_text(share)})"),
         ("pruned", _pruned_text(progress) or "none yet"),
+        *([("left", text)] if (text := _left_text(progress)) else []),
         ("evaluated", f"{progress.evaluated:,} ({_batches_text(progress)}, {_workers_text(progress)})"),
         *_best_facts(progress),
         ("elapsed", f"{_clock_text(progress.elapsed_s + since_s)}{left}"),
@@ -214,6 +215,8 @@ def _line(progress: StudyProgress) -> str:
     ]
     if pruned := _pruned_text(progress):
         parts.append(f"pruned {pruned}")
+    if left := _left_text(progress):
+        parts.append(f"{left} left")
     parts.append(f"{progress.evaluated:,} evaluated")
     if progress.incumbent is not None:
         parts.append(_best_text(progress))
@@ -227,6 +230,14 @@ def _line(progress: StudyProgress) -> str:
 
 def _pruned_text(progress: StudyProgress) -> str:
     return ", ".join(f"{number:,} by {level}" for level, number in progress.pruned.items() if number)
+
+
+def _left_text(progress: StudyProgress) -> str:
+    """Designs that may still be better, and how fast they become fewer."""
+    if progress.left is None:
+        return ""
+    rate = "" if progress.rate_per_s is None else f" ({quantity_text(progress.rate_per_s, 'designs/s')})"
+    return f"{progress.left:,}{rate}"
 
 
 def _batches_text(progress: StudyProgress) -> str:

@@ -18,6 +18,7 @@ from dovetail.exploration.scores import Scores
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
@@ -91,6 +92,12 @@ def _best_plans(
     plans = tuple(json.dumps(plan_part(answer.plan), sort_keys=True) for answer in answers)
     step_s = tuple(answer.step_time_s for answer in answers)
     return SearchedCandidate(code, tuple(proven_s.tolist()), _figures(study, code, answers), step_s, plans, ended)
+
+
+def plan_of(text: str, job: Job, cluster: Cluster) -> Plan:
+    """A plan as written in a part."""
+    spec = PlanSpec.model_validate(json.loads(text))
+    return resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
 
 
 def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
-from dovetail.exploration.events import Listener, StudyProgress
+from dovetail.exploration.drive_progress import DriveProgress
+from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
 from dovetail.exploration.first_designs import profiles_pay
@@ -55,7 +55,6 @@ class Drive:
         self.store = store
         self.stop = stop or Stop(study.search.time_limit_s)
         self.executor = StoppableExecutor(executor, self.stop)
-        self.listener = listener
         applies = {"holding": study.of_wafers, "unbeaten": study.compares_designs}
         through = [name for name in self._levels if applies.get(name, True)]
         self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
@@ -65,6 +64,8 @@ class Drive:
         #: limit → designs that meet all limits before it and break this one, if designs are wafers
         self.left_out: dict[str, int] = {}
         self.bound: float | None = None
+        #: designs that may still matter, where a level knows better than what is pruned and searched
+        self.left: int | None = None
         #: the lowest figure of designs that were dropped within the gap of the study
         self.dropped = float("inf")
         #: what ended the study early
@@ -73,7 +74,7 @@ class Drive:
         self.simulation: dict[str, Any] | None = None
         #: results of the chips to compare with
         self.references = list[Part]()
-        self.start = time.monotonic()
+        self._progress = DriveProgress(listener)
 
     def result(self, told: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Runs the study and saves its result, with what else there is to tell."""
@@ -86,7 +87,7 @@ class Drive:
             document["left_out"] = self.left_out
         if self.simulation is not None:
             document["simulation"] = self.simulation
-        self.store.note_time("study", 0, time.monotonic() - self.start)
+        self.store.note_time("study", 0, self._progress.elapsed_s)
         if self.stopped is None:
             self.store.finish(document)
         else:
@@ -241,6 +242,8 @@ class Drive:
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
+        if len(survivors) <= WINDOW_ROWS:
+            self.bound = min(self._least_points(*survivors.whole())[:, 0].tolist(), default=None)
         left = self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
         rest = [] if self.stopped is None else [*under_way.values(), *batches]
         nothing = np.zeros((0, len(self.study.objectives)))
@@ -276,6 +279,7 @@ class Drive:
         def task_of(k: int, current: ParetoFront) -> Task | None:
             rows = order[candidates.following(size, study.to_beat(current.points))]
             self.bound = None if candidates.lowest is None else float(candidates.lowest)
+            self.left = candidates.left(study.to_beat(current.points))
             return CandidateBatch("search", k, codes[rows], bounds_s[rows], current.points) if len(rows) else None
 
         final = self._run_level("search", None, task_of, front, searched.append)
@@ -342,7 +346,7 @@ class Drive:
                 seconds = weighted(self.study, part, "step_s")
                 current = current.joined(seconds[:, None], np.asarray(part.columns["code"]))
             latest = current
-            self._report(level, current, done, total)
+            self._progress.report(self, level, current, done, total)
             return current
 
         try:
@@ -370,33 +374,3 @@ class Drive:
             first=first,
             on_result=lambda _number, part: self.store.write(part),
         )
-
-    def _report(self, level: str, front: ParetoFront, done: int, total: int | None) -> None:
-        objective, *others = self.study.scored
-        single = not others
-        best = float(front.points.min()) if single and len(front) else None
-        bound = None if best is None or self.bound is None else min(self.bound, best)
-        elapsed = time.monotonic() - self.start
-        shown = objective.shown
-        progress = StudyProgress(
-            level=level,
-            counted=self.counted,
-            total=self.study.size,
-            pruned=dict(self.pruned),
-            evaluated=self.counts["evaluated"],
-            incumbent=None if best is None else shown(best),
-            objective=objective.title,
-            unit=objective.unit,
-            bound=None if bound is None else shown(bound),
-            gap=None if bound is None or best is None else 1 - bound / best,
-            front=len(front),
-            batches=done,
-            batches_total=total,
-            workers=self.executor.workers,
-            elapsed_s=elapsed,
-            eta_s=elapsed / done * (total - done) if total else None,
-        )
-        if isinstance(self.store, RunStore):
-            self.store.progress.note(progress)
-        if self.listener is not None:
-            self.listener(progress)

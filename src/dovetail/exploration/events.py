@@ -40,11 +40,32 @@ class StudyProgress:
     workers: int
     elapsed_s: float
     eta_s: float | None
+    """seconds to go at this level, at its rate so far"""
+    left: int | None = None
+    """designs that may still be better than the best, as far as they are looked at"""
+    rate_per_s: float | None = None
+    """designs a second that this level prunes or searches"""
 
     def as_json(self) -> dict[str, Any]:
         """The event as JSON for other programs; infinite values are null."""
         values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return {"event": "progress", **values, "pruned": dict(self.pruned)}
+
+
+class LevelRate:
+    """How fast a level gets through designs."""
+
+    def __init__(self) -> None:
+        self._level = ""
+        self._start_s = 0.0
+        self._start_left = 0
+
+    def per_second(self, level: str, left: int, now_s: float) -> float | None:
+        """Designs a second since the level began; None where it just did."""
+        if level != self._level:
+            self._level, self._start_s, self._start_left = level, now_s, left
+        seconds, done = now_s - self._start_s, self._start_left - left
+        return done / seconds if seconds > 0 and done > 0 else None
 
 
 #: Receives progress reports.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.exploration.best_plans import SearchedCandidate, searched
+from dovetail.exploration.best_plans import SearchedCandidate, plan_of, searched
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.unbeaten import faster_with_more, unbeaten
 from dovetail.hardware import Cluster
-from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import evaluate
 
@@ -83,9 +81,7 @@ def _step_times(study: ResolvedStudy, cluster: Cluster, plans: Sequence[str]) ->
     """Seconds of each job's step with its plan; infinite where it does not fit."""
     taken: list[float] = []
     for text, each in zip(plans, study.jobs, strict=True):
-        job = each.job
-        spec, blocks = PlanSpec.model_validate(json.loads(text)), job.model.num_layers
-        plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=blocks)
+        job, plan = each.job, plan_of(text, each.job, cluster)
         found = evaluate(plan, job, cluster, study.framework, energy=False)
         taken.append(found.step_time_s if found.fits else np.inf)
     return np.array(taken)

@@ -109,8 +109,8 @@ class FreeDrive(Drive):
             latest = known.with_part(part, queue.rows_of(part), self.study)
             self.batches += 1
             self.counts["evaluated"] += int(np.asarray(part.columns["evaluated"]).sum())
-            self.bound = queue.lowest(latest)
-            self._report("search", latest.front, len(parts), None)
+            self.bound, self.left = queue.lowest(latest), len(queue.open_rows(latest))
+            self._progress.report(self, "search", latest.front, len(parts), None)
             return latest
 
         try:

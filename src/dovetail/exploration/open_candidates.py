@@ -21,6 +21,8 @@ class OpenCandidates:
 
     #: Candidates compared with the front at once: few for each that is asked for, more where those were in vain.
     TRIED, AHEAD = 16, 4096
+    #: Candidates compared with the front to count those left.
+    COUNTED = 2**16
 
     def __init__(self, points: Floats) -> None:
         self._points = points
@@ -30,6 +32,11 @@ class OpenCandidates:
     def lowest(self) -> float | None:
         """The lowest bound, in the first objective, of the candidates not given out."""
         return float(self._points[self._next, 0]) if self._next < len(self._points) else None
+
+    def left(self, front: Floats) -> int:
+        """How many are not given out that the front does not beat, of many the first."""
+        ahead = self._points[self._next : self._next + self.COUNTED]
+        return int((~dominated(ahead, front)).sum()) + max(len(self._points) - self._next - self.COUNTED, 0)
 
     def following(self, number: int, front: Floats) -> Ints:
         """The next candidates that the front does not beat."""

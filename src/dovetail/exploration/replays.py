@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.exploration.best_plans import plan_of
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import SimulatedPlan
 from dovetail.search.certificate import proof
@@ -71,7 +72,7 @@ def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = (), leas
             return Replayed(code, simulated)
         candidates = list(simulation.plans)
         if modelled:
-            modelled_best = _plan(modelled[number], job, cluster)
+            modelled_best = plan_of(modelled[number], job, cluster)
             if all(each.plan != modelled_best for each in candidates):
                 candidates.append(_simulated(study, modelled_best, job, cluster))
         best = min(candidates, key=lambda each: (each.step_time_s, simplicity(each.plan)))
@@ -89,15 +90,9 @@ def _free_replayed(
 ) -> Replayed:
     figures: list[tuple[float, float, float, float]] = []
     for job, text, bound in zip(study.jobs, modelled, least_s, strict=True):
-        best = _simulated(study, _plan(text, job.job, cluster), job.job, cluster)
+        best = _simulated(study, plan_of(text, job.job, cluster), job.job, cluster)
         figures.append((min(bound, best.step_time_s), best.least_s, best.model_s, best.step_time_s))
     return Replayed(code, len(figures), tuple(figures), tuple(modelled))
-
-
-def _plan(text: str, job: Job, cluster: Cluster) -> Plan:
-    spec = PlanSpec.model_validate(json.loads(text))
-    blocks = job.model.num_layers
-    return resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=blocks)
 
 
 def _simulated(study: ResolvedStudy, plan: Plan, job: Job, cluster: Cluster) -> SimulatedPlan:

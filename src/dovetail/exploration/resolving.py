@@ -21,6 +21,7 @@ from dovetail.exploration.position import Position
 from dovetail.exploration.resolved import ResolvedStudy, Scenario, StudyJob, check_simulated
 from dovetail.exploration.scores import check_objectives
 from dovetail.exploration.study_file import (
+    Document,
     HardwarePart,
     SearchPart,
     StudyClusterPart,
@@ -75,13 +76,14 @@ def _scenarios(file: StudyFile, where: str, folder: Path) -> list[Scenario]:
         if spec.prices is not None:
             changed = changed.model_copy(update={"prices": spec.prices})
         try:
-            scenarios.append(Scenario(spec.name, _study(changed, where, folder)))
+            scenarios.append(Scenario(spec.name, _study(changed, where, folder, given)))
         except InputError as error:
             raise InputError(f"scenarios.{number}: {error.where}", error.what, error.fix) from None
     return scenarios
 
 
-def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
+def _study(file: StudyFile, where: str, folder: Path, of_chips: Document | None = None) -> ResolvedStudy:
+    """A study of one scenario; `of_chips` are fields that a scenario gives to chips to compare with too."""
     jobs = _jobs(file.jobs, folder)
     framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
     for job in jobs:
@@ -89,7 +91,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
             check_job(job.job, framework)
         except InputError as error:
             raise InputError(f"jobs.{job.name}.{error.where.removeprefix('job: ')}", error.what, error.fix) from None
-    positions = _positions(file, where, folder)
+    positions = _positions(file, where, folder, of_chips or {})
     mean = JobMean(file.over_jobs.mean, tuple(job.weight for job in jobs), (1.0,) * len(jobs))
     study = ResolvedStudy(
         name=file.name,
@@ -133,7 +135,7 @@ def _relative(objective: Objective) -> Objective:
     return replace(objective, title="relative step time", unit="")
 
 
-def _positions(file: StudyFile, where: str, folder: Path) -> tuple[Position, ...]:
+def _positions(file: StudyFile, where: str, folder: Path, of_chips: Document) -> tuple[Position, ...]:
     """Designs of every kind of hardware in every number with every network, and last the chips to compare with."""
     spaces: dict[str, DesignSpace] = {}
     for number, part in enumerate(file.kinds):
@@ -146,7 +148,7 @@ def _positions(file: StudyFile, where: str, folder: Path) -> tuple[Position, ...
         spaces[name] = space
     _check_kinds(file, list(spaces.values()))
     tiers = _tiers(file)
-    references = {name: _reference(name, folder) for name in file.candidates}
+    references = {name: _reference(name, folder, of_chips) for name in file.candidates}
     counts = _counts(file, next(iter(spaces.values())))
     positions: list[Position] = []
     kinds = [*((name, space, False) for name, space in spaces.items()), *((n, s, True) for n, s in references.items())]
@@ -175,11 +177,12 @@ def _in_domain(position: Position, most: int | None) -> bool:
     return not tiers or tiers[0].size <= most
 
 
-def _reference(name: str, folder: Path) -> DesignSpace:
+def _reference(name: str, folder: Path, fields: Document) -> DesignSpace:
     """A chip to compare with, as a space of one design: figures of designs and chips are then estimated alike."""
-    found = _named(f"candidates: {name}", lambda: chip(relative_to(name, folder)))
-    base = relative_to(name, folder)
-    return space_from({"name": found.name, "base": base, "vary": {"tensor_cores": [found.tensor_cores]}}, name)
+    where = f"candidates: {name}"
+    found = _named(where, lambda: chip(relative_to(name, folder)))
+    part = HardwarePart.model_validate({"base": name, "vary": {"tensor_cores": [found.tensor_cores]}, **fields})
+    return _space(part, found.name, where, folder)
 
 
 def _check_kinds(file: StudyFile, spaces: Sequence[DesignSpace]) -> None:

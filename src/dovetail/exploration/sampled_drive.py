@@ -8,8 +8,9 @@ from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.drive import Drive
 from dovetail.exploration.fidelity import CandidateBatch, Task, Worker
+from dovetail.exploration.operator_score import operator_score
 from dovetail.exploration.pareto_front import ParetoFront
-from dovetail.exploration.samplers import SAMPLERS
+from dovetail.exploration.samplers import SAMPLERS, WANTS_FIGURES
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
 
@@ -32,7 +33,7 @@ class SampledDrive(Drive):
             raise InputError(where, what, "give one if designs are sampled")
         worker = Worker(study)
         space, budget = study.positions[0].space, study.search.evaluations
-        sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
+        sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed, operator_score(study))
         front, asked, first = self.compared(), 0, 0
         searched = [part for part in self.references if self._eligible(part)]
         while asked < budget:
@@ -40,10 +41,11 @@ class SampledDrive(Drive):
             if not len(designs):
                 break
             asked += len(designs)
+            self.left = budget - asked
             codes, bounds_s = np.asarray(designs, np.int64), worker.physical_of(0, designs)
             parts: list[Part] = []
             front = self._generation(codes, bounds_s, front, first, parts)
-            first += -(-len(codes) // study.search.batch)
+            first += -(-len(codes) // self._batch)
             searched += parts
             if self.stopped is not None:
                 break
@@ -51,10 +53,20 @@ class SampledDrive(Drive):
             self.counted = self.counts["sampled"] = asked
         return front, searched, np.concatenate([self._open_points(searched), worker.ideal_points()])
 
+    @property
+    def _wants_figures(self) -> bool:
+        """Whether no search is cut short by what is known."""
+        return self.study.search.method in WANTS_FIGURES
+
+    @property
+    def _batch(self) -> int:
+        """Designs of a batch: those of one are also compared with each other."""
+        return 1 if self._wants_figures else self.study.search.batch
+
     def _generation(
         self, codes: Ints, bounds_s: Floats, front: ParetoFront, first: int, parts: list[Part]
     ) -> ParetoFront:
-        size, before = self.study.search.batch, front.points
+        size, before = self._batch, self._empty.points if self._wants_figures else front.points
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
             rows = slice((k - first) * size, (k - first + 1) * size)
@@ -64,12 +76,15 @@ class SampledDrive(Drive):
 
     def _told(self, codes: Ints, bounds_s: Floats, parts: list[Part]) -> Floats:
         """What a sampler is told: figures, or their lower bounds if a candidate's search was stopped."""
-        study = self.study
-        told = Scores.of(study, codes).points(study.mean.of(bounds_s))
+        study, proven_s = self.study, bounds_s.copy()
         row_of = {int(code): row for row, code in enumerate(codes.tolist())}
-        for part in parts:
+        rows_of = [[row_of[int(code)] for code in np.asarray(part.columns["code"]).tolist()] for part in parts]
+        for part, rows in zip(parts, rows_of, strict=True):
+            least_s = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
+            proven_s[rows] = np.maximum(proven_s[rows], least_s)
+        told = Scores.of(study, codes).points(study.mean.of(proven_s))
+        for part, rows in zip(parts, rows_of, strict=True):
             done = np.asarray(part.columns["evaluated"], np.bool_)
             figures = np.stack([np.asarray(part.columns[f"figure.{name}"]) for name in study.objectives], axis=1)
-            rows = [row_of[int(code)] for code in np.asarray(part.columns["code"])[done].tolist()]
-            told[rows] = figures[done]
+            told[np.array(rows, np.int64)[done]] = figures[done]
         return told

@@ -6,9 +6,14 @@ told. So a sampler that is told the results of an earlier run, in the same order
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from dovetail.arrays import Floats, Ints
+from dovetail.hardware.design_space import DesignSpace
+
+Score = Callable[[Ints], Floats]
+"""how good designs are before any plan is searched: the lower the better"""
 
 
 class Sampler(Protocol):
@@ -20,4 +25,12 @@ class Sampler(Protocol):
 
     def tell(self, indices: Ints, objectives: Floats) -> None:
         """Results of designs, a row each, inf if nothing fits; they need not have been asked for."""
+        ...
+
+
+class SamplerFactory(Protocol):
+    """Makes the sampler of a space for a number of objectives; the same seed makes the same."""
+
+    def __call__(self, space: DesignSpace, num_objectives: int, seed: int, score: Score | None = None) -> Sampler:
+        """A sampler that knows of no results yet."""
         ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import require_package
-from dovetail.exploration.sampler import Sampler
+from dovetail.exploration.area_groups import AreaGroups
+from dovetail.exploration.hardware_first import HardwareFirst
+from dovetail.exploration.sampler import Sampler, SamplerFactory, Score
 from dovetail.exploration.unseen import Unseen
 from dovetail.hardware.design_space import DesignSpace
 
@@ -14,8 +16,8 @@ from dovetail.hardware.design_space import DesignSpace
 class Uniform:
     """Designs within the limits in random order, each once: the baseline."""
 
-    def __init__(self, space: DesignSpace, num_objectives: int, seed: int) -> None:
-        del num_objectives  # the order does not depend on objectives
+    def __init__(self, space: DesignSpace, num_objectives: int, seed: int, score: Score | None = None) -> None:
+        del num_objectives, score  # the order does not depend on them
         self._unseen = Unseen(space, seed)
 
     def ask(self, n: int) -> Ints:
@@ -28,15 +30,23 @@ class Uniform:
         self._unseen.leave_out(indices)
 
 
-def _evolutionary(space: DesignSpace, num_objectives: int, seed: int) -> Sampler:
+def _evolutionary(space: DesignSpace, num_objectives: int, seed: int, score: Score | None = None) -> Sampler:
+    del score
     require_sampler("evolutionary")
     from dovetail.exploration.evolutionary import Evolutionary  # its library takes a second to import
 
     return Evolutionary(space, num_objectives, seed)
 
 
-#: name in a study file → sampler of a space, with a number of objectives and a seed
-SAMPLERS: dict[str, Callable[[DesignSpace, int, int], Sampler]] = {"evolutionary": _evolutionary, "random": Uniform}
+#: name in a study file → what makes the sampler
+SAMPLERS: Mapping[str, SamplerFactory] = {
+    "evolutionary": _evolutionary,
+    "random": Uniform,
+    "phaze": AreaGroups,
+    "hardware_first": HardwareFirst,
+}
+#: Samplers that compare designs one by one, and must know how slow the slower ones are.
+WANTS_FIGURES = ("phaze",)
 
 
 def require_sampler(method: str) -> None:

@@ -194,7 +194,9 @@ class StudyPlansPart(PlanSpaceSpec):
 class SearchPart(Spec):
     """How to search the designs."""
 
-    method: Literal["exact", "evolutionary", "random"] = "exact"
+    method: Literal["exact", "evolutionary", "random", "phaze", "hardware_first"] = "exact"
+    """`exact` looks at every design; the others sample: `phaze` from the largest area down, `hardware_first` in the
+    order of what operators take on one chip"""
     evaluations: Annotated[int, Field(ge=1, le=10**7)] = 1000
     """designs to sample if the space is not enumerated"""
     window: Annotated[int, Field(ge=1, le=10**5)] | None = None

@@ -66,7 +66,7 @@ def bisected(scores: Scores, front: Floats) -> Floats:
     """The step time from which each candidate is no better than a point, by halving; 0 and infinity are the ends."""
 
     def beaten(times: Floats) -> Bools:
-        return (scores.points(times) >= front).all(axis=1)
+        return np.asarray((scores.points(times) >= front).all(axis=1))
 
     low, high = np.full(len(scores.least_j), 1e-12), np.full(len(scores.least_j), 1e12)
     always, never = beaten(low), ~beaten(high)

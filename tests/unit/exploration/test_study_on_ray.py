@@ -15,10 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_study import STUDY, Ended, check_files, check_same, command, files_of, undisturbed, write
 from test_ray_executor import LEAVE_S, left
+
+from dovetail.exploration.study import Study
 
 pytest.importorskip("ray")
 
@@ -172,3 +175,48 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(on_ray):
     assert (result.code, result.out) == (2, "")
     assert "no Ray cluster answers at '127.0.0.1:1'" in result.err
     assert len(result.err.splitlines()) == 1
+
+
+BENT = {"name": "own", "formula": "max(step_s, 0.2) * cost_usd", "unit": "s USD"}
+TWO_KINDS = [
+    {"name": "more", "base": "h100-sxm", "vary": {"tensor_cores": [264, 528]}},
+    {"name": "wide", "base": "a100-80gb", "vary": {"hbm_stacks": [3, 5]}},
+]
+JOBS = [{**STUDY["jobs"][0], "weight": 2}, {**STUDY["jobs"][0], "name": "long", "global_batch": 32}]
+SCENARIOS = [
+    {"name": "dear", "prices": {"usd_per_kwh": 1.0}},
+    {"name": "poor", "coefficients": "high"},
+    {"name": "other", "calibrated_as": "mi300x"},
+]
+#: One study of each form of question.
+FORMS: dict[str, dict[str, Any]] = {
+    "regret": {"hardware": TWO_KINDS, "objectives": ["tokens_per_dollar"], "scenarios": SCENARIOS[:2]},
+    "formula": {"hardware": TWO_KINDS, "objectives": [BENT], "candidates": ["h100-sxm"]},
+    "front": {"hardware": TWO_KINDS, "objectives": [BENT, "tokens_per_s_per_w"], "cluster": STUDY["cluster"]},
+    "own": {"jobs": JOBS, "over_jobs": {"mean": "geometric", "relative_to": "own"}},
+    "chip": {"jobs": JOBS, "over_jobs": {"relative_to": "h100-sxm"}, "candidates": ["h100-sxm"]},
+    "racks": {"limits": {"rack_power_w": 5000.0, "rack_chips": 8, "domain_chips": 8}},
+    "compared": {"hardware": TWO_KINDS, "objectives": [BENT], "candidates": ["a100-40gb"], "scenarios": SCENARIOS},
+}
+
+
+def run_files(folder: Path) -> dict[str, bytes]:
+    """The files of the run, which is removed."""
+    files = files_of(folder)
+    shutil.rmtree(folder / "run")
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_question_gives_the_same_bytes(on_ray, form):
+    write(on_ray.folder, {**STUDY, "cluster": {"chips": 16}, "objectives": ["step_time"], **FORMS[form]})
+    Study.load(on_ray.folder / "study.yaml").run(on_ray.folder / "run")
+    inline = run_files(on_ray.folder)
+    assert "result.json" in inline
+    for workers in ("1", "2"):
+        result = ended(on_ray.explore("--workers", workers))
+        assert result.code == 0, result.err
+        files = run_files(on_ray.folder)
+        assert files.keys() == inline.keys()
+        assert [name for name in files if files[name] != inline[name]] == []

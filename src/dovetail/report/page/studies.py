@@ -196,9 +196,11 @@ def _convergence(history: Sequence[Mapping[str, Any]]) -> list[Section]:
             e["level"],
             f"{e['incumbent']:.5g}",
             "" if e["bound"] is None else f"{e['bound']:.5g}",
+            "" if e["gap"] is None else percent_text(e["gap"]),
+            # runs before it was counted have none
+            "" if e.get("left") is None else f"{e['left']:,}",
         )
         for e in known
     )
-    return [
-        Section("convergence", "Convergence", lead, (chart,), Table(("time", "level", "best found", "bound"), rows))
-    ]
+    table = Table(("time", "level", "best found", "bound", "gap", "designs left"), rows)
+    return [Section("convergence", "Convergence", lead, (chart,), table)]
