@@ -126,7 +126,9 @@ def _next_rows(axis: Axis, row: int) -> Iterator[tuple[Step, int]]:
     else:
         (column,) = axis.values.values()
         if names[0] in _CHOICES:
-            yield from (("other", other) for other in range(len(axis)) if other != row)
+            for other in range(len(axis)):
+                if other != row:
+                    yield "other", other
             return
         order = np.argsort(column, kind="stable")
     place = int(np.nonzero(order == row)[0][0])
