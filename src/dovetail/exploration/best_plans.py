@@ -65,10 +65,11 @@ def searched(
     bounds, rows = Scores.of(study, codes), list[SearchedCandidate]()
     for i in np.lexsort((codes, study.mean.of(least_s))).tolist():
         own = bounds.take(np.array([i]))
-        if study.mean.of(least_s[i]) >= float(own.latest_s(study.to_beat(front))[0]):
+        latest_s = float(own.latest_s(study.to_beat(front))[0])
+        if study.mean.of(least_s[i]) >= latest_s:
             rows.append(SearchedCandidate(int(codes[i]), tuple(least_s[i].tolist())))
             continue
-        row = _best_plans(study, int(codes[i]), least_s[i], float(own.latest_s(front)[0]), search)
+        row = _best_plans(study, int(codes[i]), least_s[i], latest_s, search)
         rows.append(row)
         if row.figures is not None:
             front = np.concatenate([front, np.array(row.figures)[None]])
