@@ -34,7 +34,7 @@ STUDY: dict[str, Any] = {
 #: What programs may rely on.
 CONTRACT = {"study", "certificate", "counts", "provenance", "run_dir", "plans", "timing"}
 POINT = {"design", "chips", "objectives", "variables", "silicon", "jobs"}
-COUNTS = {"designs", "kept", "physical", "profile", "searched", "evaluated"}
+COUNTS = {"designs", "kept", "unbeaten", "physical", "profile", "searched", "evaluated"}
 EVENT = {
     "event", "level", "counted", "total", "pruned", "evaluated", "incumbent", "objective", "unit", "bound", "gap",
     "front", "batches", "batches_total", "workers", "elapsed_s", "eta_s", "left", "rate_per_s",

@@ -134,7 +134,8 @@ def _least_figure(planner: Planner, store: Store, on_front: Sequence[int], most:
         if figures is not None:
             planner.evaluated[code] = figures
         elif np.isfinite(last):
-            left = min(left, last)
+            # within the gap of a study its searches end early
+            left = min(left, float(study.to_beat(np.array([last]))[0]))
     return left
 
 
