@@ -29,6 +29,7 @@ _RECOMPUTE = "With --resume: discard what other code, calibration, data or versi
 _SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
 _LIMIT = "Seconds after which the study ends with the best so far, its bound and gap; --resume goes on."
 _EXPLAIN = "Say why: runner-ups, what more of each variable gains, bottlenecks, parts and limits; takes more searches."
+_SEARCHES = "With --explain: plan searches around the best designs at most."
 _STOPPED = {"time_limit": "the time limit ended the study", "interrupt": "was interrupted"}
 _GO_ON = {True: "the best so far is shown, --resume goes on.", False: "nothing was found yet, --resume goes on."}
 #: Points of a Pareto front that the view shows; JSON has all of them.
@@ -50,6 +51,7 @@ def explore(
     ] = None,
     time_limit: Annotated[float | None, typer.Option("--time-limit", min=0.0, help=_LIMIT)] = None,
     explain: Annotated[bool, typer.Option("--explain", help=_EXPLAIN)] = False,
+    explain_searches: Annotated[int, typer.Option("--explain-searches", min=0, help=_SEARCHES)] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
 ) -> None:
     """Search hardware and plans together, and prove that no design within the limits is better."""
@@ -86,7 +88,7 @@ def explore(
     if not as_json:
         _print_result(result, plans)
     explained = explain and result.stopped != "interrupt" and bool(result.pareto_front())
-    reasons = reasons_of(result, where, as_json=as_json) if explained else None
+    reasons = reasons_of(result, where, explain_searches, as_json=as_json) if explained else None
     if as_json:
         more: dict[str, Any] = {} if simulation is None else {"simulated_plans": fastest}
         more |= of_front if reasons is None else {**of_front, "reasons": reasons.as_json}

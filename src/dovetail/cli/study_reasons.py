@@ -29,7 +29,7 @@ _POINTS, _OF_FRONT, _FRONT_ROWS = 3, ("bottleneck", "runner-ups", "gains", "limi
 _EVERY_S = 10.0
 
 
-def reasons_of(result: StudyResult, where: str, *, as_json: bool) -> StudyReasons | None:
+def reasons_of(result: StudyResult, where: str, most_searches: int, *, as_json: bool) -> StudyReasons | None:
     """The reasons of a result, saved in its run directory; None if they were interrupted."""
     from dovetail.explanation.study_reasons import study_reasons
     from dovetail.exploration.records import REASONS
@@ -47,7 +47,7 @@ def reasons_of(result: StudyResult, where: str, *, as_json: bool) -> StudyReason
         typer.echo(json.dumps(event) if as_json else text, err=True)
 
     try:
-        reasons = study_reasons(result, on_progress=progress)
+        reasons = study_reasons(result, most_searches=most_searches, on_progress=progress)
     except KeyboardInterrupt:
         return None
     RunStore.attach(where, REASONS, reasons.as_json)

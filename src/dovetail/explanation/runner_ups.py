@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ def runner_ups(planner: Planner, store: Store, point: Mapping[str, Any], most: i
     on_front = [study.code_of(each) for each in asked.result.pareto_front()]
     others_lose = None
     if _is_bounded(asked, store):
-        others_lose = max(_least_figure(planner, store, on_front, most) / float(best[0]) - 1, 0.0)
+        others_lose = max(_least_figure(planner, store, point, most) / float(best[0]) - 1, 0.0)
     losses = {
         code: float(np.max(np.where(figures == best, 1.0, figures / best)))
         for code, figures in planner.evaluated.items()
@@ -105,32 +105,34 @@ def _is_bounded(asked: AskedStudy, store: Store) -> bool:
     return single and finished and not isinstance(store, InMemoryStore)
 
 
-def _least_figure(planner: Planner, store: Store, on_front: Sequence[int], most: int) -> float:
+def _least_figure(planner: Planner, store: Store, point: Mapping[str, Any], most: int) -> float:
     """The least that a design may have which was not evaluated, once the next best by their bounds are planned.
 
     What physics and profiles dropped is no better than the front it was compared with, which the warm start found;
     what was dropped because another design is no slower is no better than the best.
     """
-    study, counts = planner.asked.study, planner.asked.result.document["counts"]
+    asked, study, counts = planner.asked, planner.asked.study, planner.asked.result.document["counts"]
+    best = study.code_of(point)
     _, first = evaluated_rows(study, store, ("reference", "warm_start"))
     codes, means = bounded_rows(
         study, store, ("profile" if "profile" in counts else "physical", "warm_start", "search")
     )
     bounds = Scores.of(study, codes).points(means)[:, 0]
-    dropped_by = [float(planner.evaluated[code][0]) for code in on_front] if study.compares_designs else []
-    left = min([float(study.to_beat(first)[:, 0].min(initial=np.inf)), *dropped_by])
+    left = float(study.to_beat(first)[:, 0].min(initial=np.inf))
+    if study.compares_designs:
+        left = min(left, float(asked.figures(point)[0]))
     for row in np.lexsort((codes, bounds)).tolist():
         code, bound = int(codes[row]), float(bounds[row])
         if code in planner.evaluated or not np.isfinite(bound):
             continue
-        others = sorted(float(f[0]) for each, f in planner.evaluated.items() if each not in on_front)
+        others = sorted(float(f[0]) for each, f in planner.evaluated.items() if each != best)
         last = others[most - 1] if len(others) >= most else np.inf
         if bound >= last or not planner.may_search:
             return min(left, bound)
         _, design = study.located(code)
         number = int(np.searchsorted(study.firsts, code, side="right")) - 1
         alone_here = partial(_alone, design=design)
-        figures = planner.planned(number, alone_here, None if np.isinf(last) else np.array([last]))
+        figures = planner.planned(number, alone_here, asked.plans(point), None if np.isinf(last) else np.array([last]))
         if figures is not None:
             planner.evaluated[code] = figures
         elif np.isfinite(last):

@@ -93,7 +93,7 @@ def study_reasons(
     # searches of free mappings that a study stops early find less than one alone
     known = {} if asked.study.mapping else dict(zip(codes.tolist(), figures, strict=True))
     planner = Planner(asked, known, most_searches, on_progress)
-    gains = {n: planner.gains(asked.study.code_of(points[n]), asked.figures(points[n])) for n in _order(asked, points)}
+    gains = {n: planner.gains(points[n]) for n in _order(asked, points)}
     told = tuple(_point(planner, store, point, gains[n]) for n, point in enumerate(points))
     digest = digest_of(result.document)
     return StudyReasons(result.study.name, told, planner.searches, digest, result.document.get("provenance", {}))

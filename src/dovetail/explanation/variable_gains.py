@@ -17,6 +17,7 @@ from dovetail.exploration.position import Position
 from dovetail.exploration.result import SILICON
 from dovetail.exploration.wafers import SILICON as WAFER_SILICON
 from dovetail.frozen import frozen
+from dovetail.plans.plan import Plan
 
 #: Gains below this part of an objective are not worth a word.
 WORTH = 0.001
@@ -95,35 +96,38 @@ class Planner:
         """Whether one more design may be planned."""
         return self.searches + self.asked.searches_per_design <= self._most
 
-    def planned(self, position: int, change: Changed, to_beat: Floats | None = None) -> Floats | None:
+    def planned(
+        self, position: int, change: Changed, plans: Mapping[str, Plan], to_beat: Floats | None = None
+    ) -> Floats | None:
         """The figures of a changed design, as `AskedStudy.planned` has them."""
-        figures = self.asked.planned(position, change, to_beat)
+        figures = self.asked.planned(position, change, plans, to_beat)
         self.searches += self.asked.searches_per_design
         if self._on_progress is not None:
             self._on_progress(self.searches, self._most)
         return figures
 
-    def gains(self, code: int, figures: Floats) -> VariableGains:
-        """What the changes of a candidate gain over its figures."""
+    def gains(self, point: Mapping[str, Any]) -> VariableGains:
+        """What the changes of a point gain over its figures."""
         changes, left_out = list[VariableGain](), list[str]()
-        for change in design_changes(self.asked.study, code):
-            gain = self._gain(code, figures, change)
+        for change in design_changes(self.asked.study, self.asked.study.code_of(point)):
+            gain = self._gain(point, change)
             if gain is None:
                 left_out.append(change.words)
             else:
                 changes.append(gain)
         return VariableGains(tuple(changes), tuple(left_out))
 
-    def _gain(self, code: int, figures: Floats, change: DesignChange) -> VariableGain | None:
+    def _gain(self, point: Mapping[str, Any], change: DesignChange) -> VariableGain | None:
         asked, study = self.asked, self.asked.study
-        before, design = study.located(code)
+        before, design = study.located(study.code_of(point))
         after = _changed(study.positions[change.position], design, change)
         breaks = broken_limits(study, after, after.space.designs([0]))
         after_figures = None if change.code is None else self.evaluated.get(change.code)
         if after_figures is None:
             if not self.may_search:
                 return None
-            after_figures = self.planned(change.position, partial(_changed, design=design, change=change))
+            changed = partial(_changed, design=design, change=change)
+            after_figures = self.planned(change.position, changed, asked.plans(point))
             if change.code is not None and after_figures is not None and not breaks:
                 self.evaluated[change.code] = after_figures
         return VariableGain(
@@ -132,7 +136,7 @@ class Planner:
             change.values,
             change.code is not None,
             None if after_figures is None else asked.shown(after_figures),
-            None if after_figures is None else asked.ratios(figures, after_figures),
+            None if after_figures is None else asked.ratios(asked.figures(point), after_figures),
             _more(replace(before, space=alone(before.space, design)), after),
             breaks,
         )
