@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.explanation.seeded_search import seeded_search
 from dovetail.exploration.best_plans import searched
 from dovetail.exploration.free_plans import FreeStage, free_rows
 from dovetail.exploration.objective import Objective
@@ -19,7 +18,6 @@ from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.run_rows import Store, evaluated_rows, worst_ratios
 from dovetail.hardware.design_space.expression import parse_expression
-from dovetail.plans.plan import Plan
 
 #: A position as it is changed, in the study or in one of its scenarios.
 Changed = Callable[[Position], Position]
@@ -69,10 +67,6 @@ class AskedStudy:
         # what is shown of an objective is its figure, or one over it
         return np.array([each.shown(value) for each, value in zip(self.objectives, shown, strict=True)])
 
-    def plans(self, point: Mapping[str, Any]) -> dict[str, Plan]:
-        """The best plan of each job on a point of the answer."""
-        return {job.name: self.result.plan_of(point, job.name) for job in self.study.jobs}
-
     def shown(self, figures: Floats) -> dict[str, float]:
         """Figures as a user sees them."""
         return {each.name: each.shown(float(value)) for each, value in zip(self.objectives, figures, strict=True)}
@@ -87,17 +81,15 @@ class AskedStudy:
         """Candidates of the run that have plans, and their figures."""
         return worst_ratios(self.study, store, self.optima) if self.optima else evaluated_rows(self.study, store)
 
-    def planned(
-        self, position: int, change: Changed, plans: Mapping[str, Plan] | None = None, to_beat: Floats | None = None
-    ) -> Floats | None:
-        """The figures of a position's only design after a change, with the best plans; `plans` are near them.
+    def planned(self, position: int, change: Changed, to_beat: Floats | None = None) -> Floats | None:
+        """The figures of a position's only design after a change, with the best plans.
 
         None if no plan fits, or if none is better than figures to beat: of studies without scenarios.
         """
         figures: list[Floats] = []
         for study in self.studies:
             alone = replace(study, positions=(change(study.positions[position]),))
-            found = _best_figures(alone, plans or {}, to_beat)
+            found = _best_figures(alone, to_beat)
             if found is None:
                 return None
             figures.append(found)
@@ -106,12 +98,12 @@ class AskedStudy:
         return np.max(np.stack(figures)[:, 0] / np.array(self.optima), keepdims=True)
 
 
-def _best_figures(study: ResolvedStudy, plans: Mapping[str, Plan], to_beat: Floats | None) -> Floats | None:
+def _best_figures(study: ResolvedStudy, to_beat: Floats | None) -> Floats | None:
     """The figures of the only design of a study with its best plans."""
     code, unknown = np.zeros(1, np.int64), np.zeros((1, len(study.jobs)))
     front = np.zeros((0, len(study.objectives))) if to_beat is None else to_beat[None]
     if study.mapping is None:
-        (row,) = searched(study, code, unknown, front, seeded_search(plans))
+        (row,) = searched(study, code, unknown, front)
     else:
         (row,) = free_rows(study, code, unknown, front, FreeStage.FULL)
     return None if row.figures is None else np.array(row.figures)

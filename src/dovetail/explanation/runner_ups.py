@@ -132,7 +132,7 @@ def _least_figure(planner: Planner, store: Store, point: Mapping[str, Any], most
         _, design = study.located(code)
         number = int(np.searchsorted(study.firsts, code, side="right")) - 1
         alone_here = partial(_alone, design=design)
-        figures = planner.planned(number, alone_here, asked.plans(point), None if np.isinf(last) else np.array([last]))
+        figures = planner.planned(number, alone_here, None if np.isinf(last) else np.array([last]))
         if figures is not None:
             planner.evaluated[code] = figures
         elif np.isfinite(last):

@@ -17,7 +17,6 @@ from dovetail.exploration.position import Position
 from dovetail.exploration.result import SILICON
 from dovetail.exploration.wafers import SILICON as WAFER_SILICON
 from dovetail.frozen import frozen
-from dovetail.plans.plan import Plan
 
 #: Gains below this part of an objective are not worth a word.
 WORTH = 0.001
@@ -96,11 +95,9 @@ class Planner:
         """Whether one more design may be planned."""
         return self.searches + self.asked.searches_per_design <= self._most
 
-    def planned(
-        self, position: int, change: Changed, plans: Mapping[str, Plan], to_beat: Floats | None = None
-    ) -> Floats | None:
+    def planned(self, position: int, change: Changed, to_beat: Floats | None = None) -> Floats | None:
         """The figures of a changed design, as `AskedStudy.planned` has them."""
-        figures = self.asked.planned(position, change, plans, to_beat)
+        figures = self.asked.planned(position, change, to_beat)
         self.searches += self.asked.searches_per_design
         if self._on_progress is not None:
             self._on_progress(self.searches, self._most)
@@ -127,7 +124,7 @@ class Planner:
             if not self.may_search:
                 return None
             changed = partial(_changed, design=design, change=change)
-            after_figures = self.planned(change.position, changed, asked.plans(point))
+            after_figures = self.planned(change.position, changed)
             if change.code is not None and after_figures is not None and not breaks:
                 self.evaluated[change.code] = after_figures
         return VariableGain(
