@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -179,6 +180,27 @@ def check_stops(point: PointReasons) -> None:
     for limit in point.limits:
         expected = [c.words for c in point.gains.changes if c.largest_gain >= 0.001 and limit.name in c.breaks]
         assert list(limit.stops) == expected
+
+
+@pytest.mark.slow
+def test_wafers_have_reasons_too(tmp_path):
+    study = {
+        "name": "wafers",
+        "jobs": [{"model": "gpt3-1.3b", "seq_len": 1024, "global_batch": 24}],
+        "hardware": {
+            "wafer": "watos-like",
+            "set": {"die_width_mm": "24 mm", "vector_cores": 128, "power_limit_w": "4 kW", "core_sram_bytes": "1 MiB"},
+            "vary": {"grid_rows": [1, 3], "grid_cols": [2, 4], "hbm_stacks": [0, 1], "spare_dies": [0, 3]},
+            "derive": {"tensor_cores": "vector_cores"},
+        },
+        "cluster": {"framework": "megatron"},
+        "plans": {**STUDY["plans"], "recompute": ["none", "full"], "zero_stage": [0, 1]},
+    }
+    _, reasons = reasons_of(study, tmp_path)
+    (point,) = json.loads(json.dumps(reasons.as_json, allow_nan=False))["points"]
+    assert {"grid_rows", "grid_cols", "hbm_stacks"} <= {each["name"] for each in point["gains"]["changes"]}
+    assert {limit["name"] for limit in point["limits"]} >= {"die_share <= 1", "power_share <= 1"}
+    assert all(limit["within"] for limit in point["limits"])
 
 
 def test_the_parts_of_a_step_are_the_step_and_operators_its_computation(answered):

@@ -56,8 +56,11 @@ def limit_uses(study: ResolvedStudy, position: Position, designs: Designs) -> tu
         tiers = position.cluster(position.space.base).tiers
         uses.append(_number("domain_chips", tiers[0].size if tiers else 1, limits.domain_chips))
     texts = {expression.text for expression in expressions.values()}
+    formulas = {expression.text for expression in position.space.limits}
     rules = [rule for rule in position.space.rules if rule.text not in texts]
-    return (*uses, *(_of_space(rule, scope) for rule in rules))
+    of_space = [_of_space(rule, scope) for rule in rules]
+    # that a derived variable is one that can be built is no news
+    return (*uses, *(use for use in of_space if use.limit is not None or use.name in formulas or not use.within))
 
 
 def broken_limits(study: ResolvedStudy, position: Position, designs: Designs) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def _of_study(name: str, limit: float, condition: Expression, scope: Scope) -> L
 
 def _of_space(rule: Rule, scope: Scope) -> LimitUse:
     if rule.condition is None:
-        return LimitUse(rule.text, _single(rule.holds(scope)) > 0, None, None, None)
+        return LimitUse(rule.text, bool(_single(rule.holds(scope))), None, None, None)
     return _compared(rule.text, rule.condition, scope)
 
 

@@ -199,18 +199,18 @@ def _parts(point: Point) -> list[ReasonTable]:
     totals = [sum(point["parts"][figure].values()) for figure in own]
     rows.append(("all", *(f"{total:,.0f}" for total in totals)))
     columns = ("part", *(f"{title}, {_unit(figure)}" for figure, title in own.items()))
-    tables = [ReasonTable("parts", "Area, power and cost by part", "Of one chip.", columns, tuple(rows))]
+    one = "die" if "wafers" in point else "chip"
+    tables = [ReasonTable("parts", "Area, power and cost by part", f"Of one {one}.", columns, tuple(rows))]
     if "system_cost_usd" in figures:
-        system = point["parts"]["system_cost_usd"]
-        tables.append(_system(system))
+        tables.append(_system(point["parts"]["system_cost_usd"], one))
     return tables
 
 
-def _system(parts: Mapping[str, float]) -> ReasonTable:
+def _system(parts: Mapping[str, float], one: str) -> ReasonTable:
     ordered = sorted(parts, key=lambda part: -parts[part])
     rows = [(part, _part(parts, part)) for part in ordered]
     rows.append(("all", f"{sum(parts.values()):,.0f}"))
-    lead = "Of one chip with what stands around it."
+    lead = f"Of one {one} with what stands around it."
     return ReasonTable("system", "System cost by part", lead, ("part", "USD"), tuple(rows))
 
 
@@ -236,4 +236,5 @@ def point_name(point: Point) -> str:
     else:
         name = f"design {point['design']:,}" + (f" of {point['space']}" if "space" in point else "")
     counted = "wafers" if "wafers" in point else "chips"
-    return f"{name}, {point[counted]:,} {counted}" + (f" on {point['network']}" if "network" in point else "")
+    number = f"{point[counted]:,} {counted if point[counted] > 1 else counted[:-1]}"
+    return f"{name}, {number}" + (f" on {point['network']}" if "network" in point else "")
