@@ -3,7 +3,7 @@
 python docs/results/plots.py            write docs/assets/*.svg
 python docs/results/plots.py --check    fail where a plot is not that of its page
 
-Plots of measured runs, of the TMAC curves and of the PHAZE studies are drawn by what makes their figures.
+Plots of measured runs, of the TMAC curves, of samplers and of the PHAZE studies are drawn by what makes their figures.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Regret:
                 self._rows[code, number] = part
             else:
                 found = False
-            least = max(least, float(unproven[0, 0]) / optimum.figure if len(unproven) else ratios[number])
+            least = max(least, float(unproven[0, 0]) / optimum.figure if len(unproven) else float(ratios[number]))
             if not found:
                 break
         self._known[code], self._bounds[code] = (ratios, found), least
