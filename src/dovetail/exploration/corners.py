@@ -79,7 +79,7 @@ def _profiled(
 ) -> Floats:
     """Groups × jobs: bounds of their corners; of jobs that no longer matter those known."""
     # what is known of each design of a group bounds the group by its least
-    found = np.stack([np.maximum(group.least_s, bounds_s[group.rows].min(axis=0)) for group in groups])
+    found: Floats = np.stack([np.maximum(group.least_s, bounds_s[group.rows].min(axis=0)) for group in groups])
     for position in sorted({group.position for group in groups}):
         here = np.array([n for n, group in enumerate(groups) if group.position == position], np.int64)
         clusters = [_corner(study, groups[n], columns) for n in here.tolist()]

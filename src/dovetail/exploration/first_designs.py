@@ -45,7 +45,7 @@ def first_rows(study: ResolvedStudy, codes: Ints) -> list[SearchedCandidate]:
     first = rows[-1]
     if first.figures is None:
         return rows
-    best = _best_with(study, codes[:TRIED], first.plans)
+    best = _best_with(study, first.code, codes[:TRIED], first.plans)
     if best is not None and best != first.code:
         rows += searched(study, np.array([best]), unknown, np.array([first.figures]))
     return rows
@@ -66,10 +66,12 @@ def _balanced(study: ResolvedStudy, codes: Ints) -> Ints:
     return codes[np.lexsort((codes, -ranks))]
 
 
-def _best_with(study: ResolvedStudy, codes: Ints, plans: Sequence[str]) -> int | None:
-    """The candidate on which these plans, one of each job, take least; None if they fit on none."""
-    best, least_s = None, np.inf
+def _best_with(study: ResolvedStudy, code: int, codes: Ints, plans: Sequence[str]) -> int | None:
+    """The candidate on which the plans found for one, one of each job, take least; None if they fit on none."""
+    best, least_s, chips = None, np.inf, study.located(code)[0].count
     for position, rows, designs in study.candidates(codes):
+        if study.positions[position].count != chips:
+            continue  # plans are for a number of chips
         for row, cluster in zip(rows.tolist(), study.clusters(position, designs), strict=True):
             mean_s = float(study.mean.of(_step_times(study, cluster, plans)))
             if mean_s < least_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,26 +21,27 @@ ONE_CHIP = Space(
 
 
 def operator_score(study: ResolvedStudy) -> Callable[[Ints], Floats]:
-    """Seconds of designs by number: all operators of a step's sequences on one chip, one by one, over weighted jobs."""
+    """Seconds of designs by number: all operators of a step's sequences on one chip, one by one, a mean over jobs."""
+    one_chip = replace(study.positions[0], count=1)
     tables: dict[tuple[object, ...], list[DesignTables]] = {}
 
     def tables_for(chip: Chip) -> list[DesignTables]:
         formats = tuple(chip.dense_flops.published())
         if formats not in tables:
-            cluster = study.cluster(chip, 1)
+            cluster = one_chip.cluster(chip)
             tables[formats] = [DesignTables(job.job, cluster, study.framework, ONE_CHIP) for job in study.jobs]
         return tables[formats]
 
     def score(designs: Ints) -> Floats:
-        seconds = np.zeros(len(designs))
+        seconds = np.zeros((len(designs), len(study.jobs)))
         chips = study.space.chips(designs)
         alike: dict[int, list[int]] = {}
         for row, chip in enumerate(chips):
             alike.setdefault(id(tables_for(chip)), []).append(row)
         for rows in alike.values():
             some = [chips[row] for row in rows]
-            for job, table in zip(study.jobs, tables_for(some[0]), strict=True):
-                seconds[rows] += job.weight * job.job.global_batch * table.operator_seconds(some)
-        return seconds
+            for number, (job, table) in enumerate(zip(study.jobs, tables_for(some[0]), strict=True)):
+                seconds[rows, number] = job.job.global_batch * table.operator_seconds(some)
+        return study.mean.of(seconds)
 
     return score

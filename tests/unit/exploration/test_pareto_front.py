@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.exploration.drive import _OpenCandidates
+from dovetail.exploration.open_candidates import OpenCandidates
 from dovetail.exploration.pareto import dominated, pareto
 from dovetail.exploration.pareto_front import ParetoFront
 
@@ -40,7 +40,7 @@ def test_open_candidates_are_those_no_front_point_beats(seed: int, rows: int, ob
     random = np.random.default_rng(seed)
     points = np.sort(random.random((rows, objectives)), axis=0)
     front = np.full((1, objectives), random.random())
-    candidates, found = _OpenCandidates(points), list[int]()
+    candidates, found = OpenCandidates(points), list[int]()
     while len(rows_given := candidates.following(asked, front)):
         found += rows_given.tolist()
         assert candidates.lowest == (

@@ -31,21 +31,25 @@ def small(study: Study) -> Study:
     """
     if study.of_wafers:
         grid = {"grid_rows": slice(1), "grid_cols": slice(2)}
-        study = replaced(study, [cut(space, grid) for space in study.spaces])
+        study = replaced(study, cut(study.space, grid))
         study = replace(study, jobs=tuple(map(two_layers, study.jobs)))
-    study = replace(study, jobs=study.jobs[:2])
-    sample = study.spaces[0].sample(DRAWN, seed=0)
-    weighted_s = Worker(study).physical_of(0, sample.index) @ study.weights
+    jobs = study.jobs[:2]
+    weights = tuple(job.weight / sum(each.weight for each in jobs) for job in jobs)
+    study = replace(study, jobs=jobs, mean=replace(study.mean, weights=weights, units=(1.0,) * len(jobs)))
+    sample = study.space.sample(DRAWN, seed=0)
+    weighted_s = study.mean.of(Worker(study).physical_of(0, sample.index))
     places = np.unravel_index(int(sample.index[weighted_s.argmin()]), [len(axis) for axis in study.space.axes])
     kept = {axis.name: slice(place, place + 1) for axis, place in zip(study.space.axes, map(int, places), strict=True)}
     first = study.space.axes[0].name
     kept[first] = slice(max(kept[first].start - 1, 0), kept[first].stop)
-    study = replaced(study, [cut(space, kept) for space in study.spaces])
+    study = replaced(study, cut(study.space, kept))
     plans = replace(study.plans, micro_batch=(1,))
     if not study.of_wafers:
         tensor = 1 if study.name.startswith("phaze") else 8  # GPT-2 XL has 25 heads
         plans = replace(plans, tensor_parallel=(tensor,), pipeline_parallel=(8, 32))
-    search = study.search.model_copy(update={"simulate_top": None})
+    if study.name in ("portfolio", "chip-2026"):
+        plans = replace(plans, pipeline_schedule=("1f1b",), context_parallel=(1,), zero_stage=(1,), recompute=("full",))
+    search = study.search.model_copy(update={"simulate_top": None, "gap": 0.0})
     mapping = study.mapping and replace(study.mapping, work_limit=1)
     return replace(study, plans=plans, search=search, mapping=mapping)
 
@@ -67,10 +71,9 @@ def cut(space: DesignSpace, kept: dict[str, slice]) -> DesignSpace:
     return replace(space, axes=tuple(axes))
 
 
-def replaced(study: Study, spaces: list[DesignSpace]) -> Study:
+def replaced(study: Study, space: DesignSpace) -> Study:
     """A study with other designs, the same for every number of chips."""
-    (space,) = spaces
-    return replace(study, space=space, spaces=tuple(spaces))
+    return replace(study, positions=tuple(replace(position, space=space) for position in study.explored))
 
 
 def case(path: Path):
@@ -88,7 +91,7 @@ def test_a_study_of_the_repository_runs(path):
     assert result.certificate["status"] == ("optimal" if study.mapping is None else "feasible")
     assert result.pareto_front()
     for point in result.pareto_front():
-        assert study.spaces[0].keeps([point["design"]]).all()
+        assert study.space.keeps([point["design"]]).all()
         cluster = study.cluster_of(study.code_of(point))
         for job in study.jobs:
             of_job = point["jobs"][job.name]
