@@ -81,8 +81,8 @@ def _profiled(
     # what is known of each design of a group bounds the group by its least
     found: Floats = np.stack([np.maximum(group.least_s, bounds_s[group.rows].min(axis=0)) for group in groups])
     for position in sorted({group.position for group in groups}):
-        here = np.array([n for n, group in enumerate(groups) if group.position == position], np.int64)
-        clusters = [_corner(study, groups[n], columns) for n in here.tolist()]
+        members = [n for n, group in enumerate(groups) if group.position == position]
+        here, clusters = np.array(members, np.int64), [_corner(study, groups[n], columns) for n in members]
         for number in range(len(study.jobs)):
             most_s = study.mean.left(np.full(len(here), latest_s), found[here], number)
             (open_rows,) = np.nonzero(found[here, number] < most_s)
