@@ -95,7 +95,8 @@ class RunStore:
                 folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "provenance": provenance, "study": asked}))
             folder.prepare(PARTS)
             folder.prepare(INDEX)
-            folder.remove(STOPPED)
+            if folder.get(STOPPED) is not None:
+                folder.remove(STOPPED)
         except BaseException:
             folder.close()
             raise

@@ -41,7 +41,7 @@ def finished(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     for name, content in undisturbed().files.items():
         path = tmp_path / "run" / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return tmp_path
 
