@@ -17,6 +17,7 @@ from dovetail.exploration import study as study_module
 from dovetail.exploration.events import StudyProgress
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.fidelity import CandidateBatch
+from dovetail.exploration.question import AskedTask
 from dovetail.exploration.study import Study
 
 #: Search batches that are done when the node goes.
@@ -33,10 +34,11 @@ class Held:
         self.begun, self.gone = Path("begun").absolute(), Path("gone").absolute()
 
     def __call__(self, task: Any) -> Any:
+        batch = task.task if isinstance(task, AskedTask) else task
         if (
-            isinstance(task, CandidateBatch)
-            and task.level == "search"
-            and task.number >= DONE
+            isinstance(batch, CandidateBatch)
+            and batch.level == "search"
+            and batch.number >= DONE
             and not self.gone.exists()
         ):
             self.begun.touch()

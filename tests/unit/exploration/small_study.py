@@ -93,7 +93,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
     """All of a run that must be the same whenever it is run."""
     run = folder / "run"
     found = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    return {name: content for name, content in found.items() if name not in APART}
+    # plan files of a front follow from the result: the command writes them, not the study
+    return {name: content for name, content in found.items() if name not in APART and not name.startswith("front/")}
 
 
 @dataclass(frozen=True, slots=True)
