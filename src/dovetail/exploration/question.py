@@ -10,6 +10,7 @@ from dovetail.exploration.executor import Executor
 from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
+from dovetail.exploration.wrapped_executor import WrappedExecutor
 from dovetail.frozen import frozen
 
 
@@ -61,29 +62,16 @@ class QuestionWorker:
         return Worker(question.of(self._study), self._computed_by)
 
 
-class AskedExecutor:
+class AskedExecutor(WrappedExecutor):
     """An executor whose tasks are of one question."""
 
     def __init__(self, executor: Executor, question: StudyQuestion) -> None:
-        self._executor, self._question = executor, question
-
-    @property
-    def workers(self) -> int:
-        """Tasks that run at the same time."""
-        return self._executor.workers
-
-    @property
-    def in_flight(self) -> int:
-        """How many tasks may be submitted and not yet returned."""
-        return self._executor.in_flight
+        super().__init__(executor)
+        self._question = question
 
     def submit(self, number: int, task: Any) -> None:
         """Submits a task."""
-        self._executor.submit(number, AskedTask(self._question, task))
-
-    def take(self) -> tuple[int, Any]:
-        """Waits for a task to finish."""
-        return self._executor.take()
+        super().submit(number, AskedTask(self._question, task))
 
     def close(self) -> None:
         """Leaves the executor open for other questions."""

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from dovetail.exploration.executor import Executor
+from dovetail.exploration.wrapped_executor import WrappedExecutor
 
 #: What ended a study early.
 Reason = Literal["time_limit", "interrupt"]
@@ -103,31 +104,14 @@ class Stop:
             raise StoppedError
 
 
-class StoppableExecutor:
+class StoppableExecutor(WrappedExecutor):
     """An executor whose tasks are left under way when the study has to end."""
 
     def __init__(self, executor: Executor, stop: Stop) -> None:
-        self._executor, self._stop = executor, stop
-
-    @property
-    def workers(self) -> int:
-        """Tasks that run at the same time."""
-        return self._executor.workers
-
-    @property
-    def in_flight(self) -> int:
-        """How many tasks may be submitted and not yet returned."""
-        return self._executor.in_flight
-
-    def submit(self, number: int, task: Any) -> None:
-        """Submits a task."""
-        self._executor.submit(number, task)
+        super().__init__(executor)
+        self._stop = stop
 
     def take(self) -> tuple[int, Any]:
         """Waits for a task to finish, or raises an exception if the study has to end."""
         with self._stop.waiting():
-            return self._executor.take()
-
-    def close(self) -> None:
-        """Drops pending tasks."""
-        self._executor.close()
+            return super().take()

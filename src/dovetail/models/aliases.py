@@ -130,6 +130,7 @@ HUB_IDS: Mapping[str, str] = {
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "nemotron-3-ultra-550b-a55b",
     "nvidia/Nemotron-H-56B-Base-8K": "nemotron-h-56b",
+    "nvidia/megatron-bert-uncased-345m": "megatron-bert-345m",
     "openai-community/gpt2-xl": "gpt2-1.5b",
     "openai/gpt-oss-120b": "gpt-oss-120b",
     "openai/gpt-oss-20b": "gpt-oss-20b",
