@@ -31,12 +31,12 @@ from engine import Work, a_part, computing, sleeping, tasks, warm_up
 from dovetail.exploration import ray_executor
 from dovetail.exploration.drive import Drive
 from dovetail.exploration.executor import Inline
-from dovetail.exploration.fidelity import CandidateBatch, Range, Task, WarmStarts
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.ray_executor import RayExecutor
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.resolving import study_of
 from dovetail.exploration.store import Part, RunStore
+from dovetail.exploration.tasks import CandidateBatch, NextStart, Range, Task, WarmStarts
 from dovetail.report.svg import Panel, Series, growth
 
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
@@ -249,14 +249,14 @@ class Results:
         """The result of a batch, which depends on the task alone."""
         name = self._study.jobs[0].name
         match task:
-            case WarmStarts():
-                return Part(
-                    "warm_start", task.number, searched_columns(name, np.zeros(1, np.int64), 1.0), {"searched": 1}
-                )
+            case WarmStarts() | NextStart():
+                # one candidate, and none that is better for its plans
+                codes = np.zeros(1 if isinstance(task, WarmStarts) else 0, np.int64)
+                return Part("warm_start", task.number, searched_columns(name, codes, 1.0), {"searched": len(codes)})
             case Range():
                 number, rows = task.stop - task.start, round((task.stop - task.start) * PHYSICAL_SHARE)
                 codes = task.start + np.sort(np.random.default_rng(task.number).choice(number, rows, replace=False))
-                facts = {"counted": number, "kept": number, "left": rows}
+                facts = {"counted": number, "kept": number, "unbeaten": number, "left": rows}
                 return Part("physical", task.number, bounded(name, codes, task.number), facts)
             case CandidateBatch(level="profile"):
                 rows = np.flatnonzero(task.codes % round(PHYSICAL_SHARE / PROFILE_SHARE) == 0)

@@ -9,7 +9,7 @@ layers, so a bound for less than they take is one for what they take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dovetail.bounds.partition_bound_kernels import BoundRows, least_seconds
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import ZB_H1
@@ -30,7 +31,7 @@ from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.offload import update_rates
-from dovetail.step.plan_columns import LayerColumns
+from dovetail.step.plan_columns import LayerColumns, PlanColumns
 from dovetail.step.plan_tables import ProfileKey, Tables
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
@@ -65,7 +66,8 @@ class DesignTables:
         self._tables = Tables(self._setting, self._degrees, self._policies)
         selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
         skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
-        #: what makes every profile
+        #: plans but for what is bounded together, and what makes their profiles
+        self.skeletons = skeletons
         self._profiles: list[ProfileKey] = []
         if not len(skeletons):
             return
@@ -75,17 +77,21 @@ class DesignTables:
         self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
-        self._plans, self._fixed = batch.open_plans().take(rows), batch.fixed_s[rows]
         self._rows = len(fastest)
         pairs = DegreeBounds(self._setting, whole, self._degrees, self._tables)
         pairs.refine()
         state = pairs.state_bytes(skeletons)
-        self._state = np.repeat(state, self._rows, axis=0)
         self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
         # rows of profile i under policy j are numbered i · policies + j here
         first, each = batch.profile[rows] * len(self._policies), len(skeletons)
-        self._memory = first + np.tile(leanest, each)
-        self._plans = self._plans._replace(layer=first + np.tile(fastest, each))
+        self._all = _Plans(
+            which=np.arange(len(skeletons)),
+            profiles=np.arange(len(profiles)),
+            columns=batch.open_plans().take(rows)._replace(layer=first + np.tile(fastest, each)),
+            memory=first + np.tile(leanest, each),
+            fixed_s=batch.fixed_s[rows],
+            state_bytes=np.repeat(state, self._rows, axis=0),
+        )
         every = self._tables.first_rows(np.arange(len(profiles)), np.ones(len(self._policies), np.bool_))
         pooled = (every[:, None] + np.arange(len(self._policies))).ravel()
         self._bytes = LayerColumns(*(column[pooled] for column in self._tables.layers))
@@ -96,15 +102,33 @@ class DesignTables:
 
         Infinite where no plan fits. The chips' network is that of the cluster the tables are made for.
         """
+        return self.open_seconds(chips, limit_s)[0]
+
+    def open_seconds(
+        self, chips: Sequence[Chip], limit_s: Floats | float, among: Bools | None = None
+    ) -> tuple[Floats, Bools]:
+        """The same, and which skeletons may have plans below the limit: chips × skeletons.
+
+        Those not `among` are known to have none, and are left out.
+        """
+        limits = np.broadcast_to(np.asarray(limit_s, np.float64), len(chips)) * (1 + 2 * TOLERANCE)
+        found, is_open = np.full(len(chips), np.inf), np.zeros((len(chips), len(self.skeletons)), np.bool_)
         if not self._profiles:
-            return np.full(len(chips), np.inf)
-        limits = np.broadcast_to(np.asarray(limit_s, np.float64), len(chips))
-        at_once = max(min(ROWS // len(self._profiles), BOUNDED // len(self._memory)), 1)
-        parts = [
-            self._together(chips[start : start + at_once], limits[start : start + at_once])
-            for start in range(0, len(chips), at_once)
-        ]
-        return np.concatenate([np.zeros(0), *parts])
+            return found, is_open
+        plans = self._all if among is None else self._all.among(among, self._rows, len(self._policies))
+        at_once = max(min(ROWS // max(len(plans.profiles), 1), BOUNDED // max(len(plans.memory), 1)), 1)
+        for start in range(0, len(chips) if len(plans.which) else 0, at_once):
+            some = slice(start, start + at_once)
+            bounds = self._together(chips[some], limits[some], plans)
+            found[some] = bounds.min(axis=1)
+            below = (bounds < limits[some, None]).reshape(len(bounds), -1, self._rows).any(axis=2)
+            is_open[some, plans.which] = below
+        return found if among is None else np.minimum(found, limits), is_open
+
+    def has_plans_of(self, other: DesignTables) -> bool:
+        """Whether skeletons have the same numbers in both."""
+        alike = (np.array_equal(a, b) for a, b in zip(astuple(self.skeletons), astuple(other.skeletons), strict=True))
+        return self._degrees == other._degrees and all(alike)
 
     def operator_seconds(self, chips: Sequence[Chip]) -> Floats:
         """Seconds of a micro-batch's operators on each chip, whatever fits, for the plan that needs the fewest."""
@@ -112,7 +136,8 @@ class DesignTables:
             return np.full(len(chips), np.inf)
         at_once = max(ROWS // len(self._profiles), 1)
         parts = [chips[start : start + at_once] for start in range(0, len(chips), at_once)]
-        totals = [self._total(self._layer_seconds([self._units(chip) for chip in part])) for part in parts]
+        every = self._all.profiles
+        totals = [self._total(self._layer_seconds([self._units(chip) for chip in part], every)) for part in parts]
         return np.concatenate([np.zeros(0), *(total.reshape(len(total), -1).min(axis=1) for total in totals)])
 
     def _total(self, seconds: Sequence[Floats]) -> Floats:
@@ -121,9 +146,10 @@ class DesignTables:
         counts = np.asarray(partitions.block_counts + sum(partitions.end_counts), np.float64)
         return sum(seconds[1:], seconds[0]) @ counts
 
-    def _together(self, chips: Sequence[Chip], limits: Floats) -> Floats:
-        units, plans = [self._units(chip) for chip in chips], self._plans
-        seconds = self._layer_seconds(units)
+    def _together(self, chips: Sequence[Chip], limits: Floats, some: _Plans) -> Floats:
+        """Bounds of some plans: chips × plans, refined as far as they are below the limit and near the lowest."""
+        units, plans = [self._units(chip) for chip in chips], some.columns
+        seconds = self._layer_seconds(units, some.profiles)
         total = self._total(seconds)
         in_all = total.reshape(len(chips), -1)[:, plans.layer]
         # some stage has its part of all micro-batches; unless weight gradients wait, one micro-batch passes all stages
@@ -133,7 +159,7 @@ class DesignTables:
         rates = [update_rates(facts, u, replace(cluster, chip=chip)) for u, chip in zip(units, chips, strict=True)]
         updates = np.array([float(each.parameter_s) for each in rates])
         end_of_step = self._end_of_step.seconds(float(limits.max()), updates)
-        fixed = self._fixed + np.repeat(end_of_step, self._rows, axis=1)
+        fixed = some.fixed_s + np.repeat(end_of_step[:, some.which], self._rows, axis=1)
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], *self._bytes[3:])
@@ -144,45 +170,34 @@ class DesignTables:
             if bounds.shape[1] > FIRST
             else bounds > 0
         )
-        self._refine(bounds, near & (bounds < limits[:, None]), layers, capacities, limits, fixed)
+        refining = _Refining(some, layers, capacities, limits, fixed)
+        self._refine(bounds, near & (bounds < limits[:, None]), refining)
         nearest = np.where(near, bounds, np.inf).min(axis=1)
-        self._refine(bounds, ~near & (bounds < np.minimum(limits, nearest)[:, None]), layers, capacities, limits, fixed)
-        return bounds.min(axis=1)
+        self._refine(bounds, ~near & (bounds < np.minimum(limits, nearest)[:, None]), refining)
+        return bounds
 
-    def _refine(
-        self,
-        bounds: Floats,
-        which: Bools,
-        layers: LayerColumns,
-        capacities: Floats,
-        limits: Floats,
-        fixed: Floats,
-    ) -> None:
+    def _refine(self, bounds: Floats, which: Bools, of: _Refining) -> None:
         """Replaces some of `bounds`, chips × plans, by the tighter bound of open plans."""
         chip, row = np.nonzero(which)
-        first = chip * (len(layers.forward_s) // len(capacities))
-        for capacity in np.unique(capacities[chip]).tolist():
-            (alike,) = np.nonzero(capacities[chip] == capacity)
+        first = chip * (len(of.layers.forward_s) // len(of.capacities))
+        for capacity in np.unique(of.capacities[chip]).tolist():
+            (alike,) = np.nonzero(of.capacities[chip] == capacity)
             where = (chip[alike], row[alike])
-            bounds[where] = self._open_seconds(
-                layers, first[alike], row[alike], capacity, limits[chip[alike]], fixed[where]
-            )
+            bounds[where] = self._open_seconds(of, first[alike], chip[alike], row[alike], capacity)
 
-    def _open_seconds(
-        self, layers: LayerColumns, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
-    ) -> Floats:
+    def _open_seconds(self, of: _Refining, first: Ints, chips: Ints, rows: Ints, capacity: float) -> Floats:
         """Plans whose layers are rows from `first` on, over all partitions."""
-        plans = self._plans.take(rows)
+        plans, fixed = of.plans.columns.take(rows), of.fixed_s[chips, rows]
         seconds = least_seconds(
             plans,
-            BoundRows(np.arange(len(rows)), plans.layer + first, self._memory[rows]),
-            layers,
+            BoundRows(np.arange(len(rows)), plans.layer + first, of.plans.memory[rows]),
+            of.layers,
             self._arrays,
-            np.ascontiguousarray(self._state[rows]),
+            np.ascontiguousarray(of.plans.state_bytes[rows]),
             self._chain,
             self._tables.facts,
             capacity,
-            (limits - fixed) * (1 + 2 * TOLERANCE),
+            (of.limits_s[chips] - fixed) * (1 + 2 * TOLERANCE),
         )
         return seconds * (1 - TOLERANCE) + fixed
 
@@ -192,17 +207,18 @@ class DesignTables:
         units = units_of(setting.job, cluster, setting.alone, setting.efficiencies)
         return replace(units, sharing="least" if chip.shares_cores else "none")
 
-    def _layer_seconds(self, units: Sequence[ChipUnits]) -> list[Floats]:
+    def _layer_seconds(self, units: Sequence[ChipUnits], which: Ints) -> list[Floats]:
         """Forward, input and weight gradient: chips × profiles × policies × classes."""
-        shape = (len(units), len(self._profiles), len(self._policies), len(self._setting.classes))
+        keys = [self._profiles[n] for n in numbers(which)]
+        shape = (len(units), len(keys), len(self._policies), len(self._setting.classes))
         columns = [np.empty(shape) for _ in range(3)]
-        used = sorted({index for index, _, _ in self._profiles})
+        used = sorted({index for index, _, _ in keys})
         for members in by_structure([self._degrees[i] for i in used]).values():
             row_of = {used[member]: row for row, member in enumerate(members)}
-            profiles = np.array([n for n, (index, _, _) in enumerate(self._profiles) if index in row_of], np.int64)
-            rows = np.array([row_of[self._profiles[n][0]] for n in numbers(profiles)], np.int64)
-            sizes = np.array([self._profiles[n][1] for n in numbers(profiles)], np.int64)
-            overlapping = np.array([self._profiles[n][2] for n in numbers(profiles)], np.bool_)
+            profiles = np.array([n for n, (index, _, _) in enumerate(keys) if index in row_of], np.int64)
+            rows = np.array([row_of[keys[n][0]] for n in numbers(profiles)], np.int64)
+            sizes = np.array([keys[n][1] for n in numbers(profiles)], np.int64)
+            overlapping = np.array([keys[n][2] for n in numbers(profiles)], np.bool_)
             setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(profiles))))
             degrees = [self._degrees[index] for index in row_of]
             rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
@@ -213,6 +229,48 @@ class DesignTables:
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])
         return columns
+
+
+@frozen
+class _Plans:
+    """Plans with partition and state open: some skeletons with each policy that may be the fastest."""
+
+    #: skeletons, and the profiles of their layers
+    which: Ints
+    profiles: Ints
+    #: their layers are rows of these profiles × policies
+    columns: PlanColumns
+    #: rows of all profiles × policies, for the bytes of the leanest policy
+    memory: Ints
+    fixed_s: Floats
+    #: plans × classes
+    state_bytes: Floats
+
+    def among(self, skeletons: Bools, each: int, policies: int) -> _Plans:
+        """Those of some skeletons, of which each makes a number of plans."""
+        rows = np.nonzero(np.repeat(skeletons, each))[0]
+        profile, policy = np.divmod(self.columns.layer[rows], policies)
+        used, profile = np.unique(profile, return_inverse=True)
+        return _Plans(
+            which=np.nonzero(skeletons)[0],
+            profiles=used,
+            columns=self.columns.take(rows)._replace(layer=profile.reshape(-1) * policies + policy),
+            memory=self.memory[rows],
+            fixed_s=self.fixed_s[rows],
+            state_bytes=self.state_bytes[rows],
+        )
+
+
+@frozen
+class _Refining:
+    """What the tighter bound needs: plans, the rows of their layers on every chip, and by chip capacity and limit."""
+
+    plans: _Plans
+    layers: LayerColumns
+    capacities: Floats
+    limits_s: Floats
+    #: chips × plans
+    fixed_s: Floats
 
 
 def _bounding_policies(space: Space) -> tuple[list[RecomputePolicy], Ints, Ints]:

@@ -7,23 +7,40 @@ their own; otherwise the group is split in two, down to single designs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints, numbers
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.unbeaten import faster_with_more
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
+from dovetail.hardware.design import Designs
 
 #: Groups of at most so many designs are split into all of them.
 _FEW = 3
 #: Corners profiled at once.
-_AT_ONCE = 512
+_AT_ONCE = 2048
 
-#: Lower bounds of a job, by number, on clusters of a position, each refined until it reaches its limit.
-Profiles = Callable[[int, int, Sequence[Cluster], Floats], Floats]
+
+class CornerBounds(Protocol):
+    """Lower bounds of jobs, by number, on what differs from a position's base."""
+
+    def by_physics(self, position: int, designs: Designs) -> Floats:
+        """Of all jobs: designs × jobs."""
+        ...
+
+    def by_profiles(
+        self, number: int, position: int, clusters: Sequence[Cluster], most_s: Floats, among: Sequence[Bools | None]
+    ) -> tuple[Floats, list[Bools | None]]:
+        """Of one job, each refined until it reaches its limit, and which plans may be below it.
+
+        A cluster's plans that are not `among` those are known not to be.
+        """
+        ...
 
 
 @frozen
@@ -33,14 +50,16 @@ class _Group:
     position: int
     rows: Ints
     least_s: Floats
+    #: plans that may matter; of no job known at first
+    among: tuple[Bools | None, ...]
 
 
-def corner_bounds(study: ResolvedStudy, codes: Ints, least_s: Floats, latest_s: float, profiles: Profiles) -> Floats:
+def corner_bounds(study: ResolvedStudy, codes: Ints, least_s: Floats, latest_s: float, bounds: CornerBounds) -> Floats:
     """Lower bounds of candidates × jobs, no lower than `least_s`; those of candidates that matter are their own.
 
     A candidate matters if its mean step time may be below `latest_s`.
     """
-    bounds_s = least_s.copy()
+    result_s = least_s.copy()
     columns = {name: np.zeros(len(codes)) for name in study.variables}
     for position, rows, designs in study.candidates(codes):
         space = study.positions[position].space
@@ -50,11 +69,11 @@ def corner_bounds(study: ResolvedStudy, codes: Ints, least_s: Floats, latest_s: 
     groups = list(_first_groups(study, codes, columns))
     while groups:
         some, groups = groups[:_AT_ONCE], groups[_AT_ONCE:]
-        for group, found in zip(some, _profiled(study, some, columns, bounds_s, latest_s, profiles), strict=True):
-            bounds_s[group.rows] = np.maximum(bounds_s[group.rows], found)
-            if study.mean.of(found) < latest_s and len(group.rows) > 1:
-                groups += _split(study, group, found, columns)
-    return bounds_s
+        for group in _profiled(study, some, columns, result_s, latest_s, bounds):
+            result_s[group.rows] = np.maximum(result_s[group.rows], group.least_s)
+            if study.mean.of(group.least_s) < latest_s and len(group.rows) > 1:
+                groups += _split(study, group, columns, bounds)
+    return result_s
 
 
 def _first_groups(study: ResolvedStudy, codes: Ints, columns: dict[str, Floats]) -> Iterator[_Group]:
@@ -66,29 +85,37 @@ def _first_groups(study: ResolvedStudy, codes: Ints, columns: dict[str, Floats])
         _, kind = np.unique(np.stack([np.zeros(len(rows)), *rest]), axis=1, return_inverse=True)
         kind = kind.reshape(-1)
         for k in range(int(kind.max()) + 1):
-            yield _Group(position, rows[kind == k], np.zeros(len(study.jobs)))
+            yield _Group(position, rows[kind == k], np.zeros(len(study.jobs)), (None,) * len(study.jobs))
 
 
 def _profiled(
     study: ResolvedStudy,
     groups: Sequence[_Group],
     columns: dict[str, Floats],
-    bounds_s: Floats,
+    known_s: Floats,
     latest_s: float,
-    profiles: Profiles,
-) -> Floats:
-    """Groups × jobs: bounds of their corners; of jobs that no longer matter those known."""
+    bounds: CornerBounds,
+) -> list[_Group]:
+    """The same groups with the bounds of their corners; of jobs that no longer matter those known."""
     # what is known of each design of a group bounds the group by its least
-    found: Floats = np.stack([np.maximum(group.least_s, bounds_s[group.rows].min(axis=0)) for group in groups])
+    found: Floats = np.stack([np.maximum(group.least_s, known_s[group.rows].min(axis=0)) for group in groups])
+    among: list[list[Bools | None]] = [list(group.among) for group in groups]
     for position in sorted({group.position for group in groups}):
         members = [n for n, group in enumerate(groups) if group.position == position]
         here, clusters = np.array(members, np.int64), [_corner(study, groups[n], columns) for n in members]
         for number in range(len(study.jobs)):
             most_s = study.mean.left(np.full(len(here), latest_s), found[here], number)
-            (open_rows,) = np.nonzero(found[here, number] < most_s)
-            seconds = profiles(number, position, [clusters[i] for i in open_rows.tolist()], most_s[open_rows])
-            found[here[open_rows], number] = np.maximum(found[here[open_rows], number], seconds)
-    return found
+            (rows,) = np.nonzero(found[here, number] < most_s)
+            some = [clusters[i] for i in numbers(rows)]
+            known = [among[n][number] for n in numbers(here[rows])]
+            seconds, plans = bounds.by_profiles(number, position, some, most_s[rows], known)
+            found[here[rows], number] = np.maximum(found[here[rows], number], seconds)
+            for n, left in zip(numbers(here[rows]), plans, strict=True):
+                among[n][number] = left
+    return [
+        replace(group, least_s=least_s, among=tuple(plans))
+        for group, least_s, plans in zip(groups, found, among, strict=True)
+    ]
 
 
 def _corner(study: ResolvedStudy, group: _Group, columns: dict[str, Floats]) -> Cluster:
@@ -99,15 +126,19 @@ def _corner(study: ResolvedStudy, group: _Group, columns: dict[str, Floats]) -> 
     return place.cluster(chip)
 
 
-def _split(study: ResolvedStudy, group: _Group, least_s: Floats, columns: dict[str, Floats]) -> list[_Group]:
-    """A group in two, at the middle value of what its designs differ most in; a small one into all of its designs."""
+def _split(study: ResolvedStudy, group: _Group, columns: dict[str, Floats], bounds: CornerBounds) -> Iterator[_Group]:
+    """A group in two, where physics says that both corners lose most; a small one into all of its designs."""
     if len(group.rows) <= _FEW:
-        return [_Group(group.position, group.rows[n : n + 1], least_s) for n in range(len(group.rows))]
-    widest, at, most = "", 0.0, 0.0
-    for name in faster_with_more(study.positions[group.position].space):
-        values = np.unique(columns[name][group.rows])
-        spread = float(values[-1] / max(values[0], 1e-300))
-        if len(values) > 1 and spread > most:
-            widest, at, most = name, float(values[len(values) // 2]), spread
-    upper = columns[widest][group.rows] >= at
-    return [_Group(group.position, group.rows[part], least_s) for part in (~upper, upper)]
+        return (replace(group, rows=group.rows[n : n + 1]) for n in range(len(group.rows)))
+    space = study.positions[group.position].space
+    values = {name: columns[name][group.rows] for name in space.variables}
+    halves: list[Bools] = []
+    for name in faster_with_more(space):
+        places = np.unique(values[name])
+        if len(places) > 1:
+            upper = values[name] >= places[len(places) // 2]
+            halves += [~upper, upper]
+    most = {name: np.array([column[half].max() for half in halves]) for name, column in values.items()}
+    seconds = study.mean.of(bounds.by_physics(group.position, space.fixed.varied(most)))
+    best = int(seconds.reshape(-1, 2).sum(axis=1).argmax())
+    return (replace(group, rows=group.rows[half]) for half in halves[2 * best : 2 * best + 2])

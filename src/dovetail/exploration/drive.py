@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 from dovetail.exploration.drive_progress import DriveProgress
 from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
-from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
+from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.first_designs import profiles_pay
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.open_candidates import OpenCandidates, network_of
@@ -26,6 +26,7 @@ from dovetail.exploration.scores import Scores
 from dovetail.exploration.stopping import Reason, Stop, StoppableExecutor, StoppedError
 from dovetail.exploration.store import Part, RunStore
 from dovetail.exploration.survivors import WINDOW_ROWS, Survivors
+from dovetail.exploration.tasks import CandidateBatch, NextStart, Range, Replay, Task, WarmStarts
 
 S = TypeVar("S")
 
@@ -33,6 +34,8 @@ S = TypeVar("S")
 PHYSICAL, PROFILED = 2**20, 512
 #: Candidates per batch of profiles where physics leaves more than a window: one driver then feeds a thousand cores.
 PROFILED_OF_MANY = 2**13
+#: The same where similar designs are bounded together: the more of them, the less each takes.
+PROFILED_TOGETHER = 2**18
 #: Largest space we enumerate.
 MAX_ENUMERATED = 10**10
 
@@ -104,9 +107,7 @@ class Drive:
         """The front, the parts of searched designs, and the lower bounds of what is not proven."""
         self._check_size()
         front, warm_starts = self.compared(), [part for part in self.references if self._eligible(part)]
-        front = self._run_level(
-            "warm_start", 1, lambda k, _: WarmStarts(k) if k == 0 else None, front, warm_starts.append
-        )
+        front = self._started(front, warm_starts)
         top, replays = self.study.search.simulate_top, list[Part]()
         to_beat, simulated = front.points, self._empty
         if top is not None:
@@ -133,6 +134,29 @@ class Drive:
             self._replay(top, codes, weighted_s, [*warm_starts, *searched], simulated, replays)
             self.simulation = simulation_document(self.study, replays, codes, weighted_s, self.dropped)
         return front, [*warm_starts, *searched], np.concatenate([self._open_points([*warm_starts, *searched]), rest])
+
+    def _started(self, front: ParetoFront, warm_starts: list[Part]) -> ParetoFront:
+        """The front after warm starts: designs that suit the plans of the best, as long as they beat it."""
+        front = self._run_level(
+            "warm_start", None, lambda k, _: WarmStarts(k) if k == 0 else None, front, warm_starts.append
+        )
+        number, code = 1, -1
+        while self.study.compares_designs and self.stopped is None and len(front) and front.codes[0] != code:
+            code = int(front.codes[0])
+            front = self._next_start(number, code, front, warm_starts)
+            number += 1
+        return front
+
+    def _next_start(self, number: int, code: int, front: ParetoFront, warm_starts: list[Part]) -> ParetoFront:
+        """The front after a search for the design that suits the plans found for another."""
+        plans = plans_of(self.study, warm_starts, code)
+        if not plans:
+            return front
+
+        def task_of(k: int, known: ParetoFront) -> Task | None:
+            return NextStart(k, code, plans, known.points) if k == number else None
+
+        return self._run_level("warm_start", None, task_of, front, warm_starts.append, number)
 
     def _open_points(self, searched: list[Part]) -> Floats:
         """Lower bounds of what was searched and is not proven."""
@@ -225,8 +249,8 @@ class Drive:
 
     def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> tuple[Survivors, Floats]:
         """The candidates that profiles leave, and where the study ends early, lower bounds of those not profiled."""
-        many = len(survivors) > WINDOW_ROWS or self.study.compares_designs
-        size = PROFILED_OF_MANY if many else PROFILED
+        size = PROFILED_OF_MANY if len(survivors) > WINDOW_ROWS else PROFILED
+        size = PROFILED_TOGETHER if self.study.compares_designs else size
         batches, under_way = self._profiled_batches(survivors, size), dict[int, tuple[Ints, Floats]]()
 
         def task_of(k: int, _: ParetoFront) -> Task | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.arrays import Array, Bools, Floats, Ints
+from dovetail.arrays import Array, Bools, Floats, Ints, numbers
 from dovetail.bounds.design_bound import DesignBound
 from dovetail.bounds.design_tables import DesignTables
 from dovetail.cost.calibration import calibration
@@ -28,7 +28,7 @@ from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, searched
 from dovetail.exploration.corners import corner_bounds
-from dovetail.exploration.first_designs import first_rows
+from dovetail.exploration.first_designs import first_rows, next_rows
 from dovetail.exploration.free_bounds import StepWork, least_free_seconds
 from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, warm_start_rows
 from dovetail.exploration.pareto import dominated
@@ -36,9 +36,19 @@ from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
+from dovetail.exploration.tasks import (
+    CandidateBatch,
+    FreeBatch,
+    Leading,
+    NextStart,
+    Range,
+    Replay,
+    Task,
+    WarmStarts,
+)
 from dovetail.exploration.unbeaten import unbeaten
 from dovetail.frozen import frozen
-from dovetail.hardware import Chip, Cluster, Tier
+from dovetail.hardware import Cluster, Tier
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
@@ -51,76 +61,6 @@ AT_ONCE = 512
 WAFERS_DRAWN, WAFERS_PROFILED = 2**16, 64
 
 
-@frozen
-class Range:
-    """A range of designs of the space with one number of chips."""
-
-    number: int
-    position: int
-    start: int
-    stop: int
-    front: Floats
-
-
-@frozen
-class CandidateBatch:
-    """Candidates with lower bounds of their jobs' step times."""
-
-    level: str
-    number: int
-    codes: Ints
-    #: candidates × jobs
-    least_s: Floats
-    front: Floats
-
-
-@frozen
-class WarmStarts:
-    """Find good candidates to start with: of a sample, or among those given with their bounds."""
-
-    number: int
-    codes: Ints | None = None
-    #: candidates × jobs
-    least_s: Floats | None = None
-
-
-@frozen
-class Leading:
-    """The designs of a range with the lowest bounds."""
-
-    number: int
-    position: int
-    start: int
-    stop: int
-    most: int
-
-
-@frozen
-class FreeBatch:
-    """Candidates for one stage of the search of free mappings."""
-
-    number: int
-    stage: FreeStage
-    codes: Ints
-    #: candidates × jobs
-    least_s: Floats
-    front: Floats
-
-
-@frozen
-class Replay:
-    """A candidate to simulate, with the model's best plan of every job if known."""
-
-    number: int
-    code: int
-    plans: tuple[str, ...] = ()
-    #: of free mappings: the proven lower bound of every job
-    least_s: tuple[float, ...] = ()
-
-
-Task = Range | CandidateBatch | WarmStarts | Replay | Leading | FreeBatch
-
-
 class Worker:
     """Runs tasks of a study; tables are built once per process."""
 
@@ -130,6 +70,8 @@ class Worker:
         self._computed_by = dict(computed_by or package_digests())
         # wafers come grid by grid, and each grid has its own large tables
         self._design_bound = lru_cache(maxsize=None)(self._new_design_bound)
+        #: of each job at each position, to compare the plans of others with
+        self._first_tables: dict[tuple[int, int], DesignTables] = {}
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
     @property
@@ -155,6 +97,8 @@ class Worker:
                 return self._physical(task)
             case WarmStarts():
                 return self._warm_starts(task)
+            case NextStart():
+                return self._next_start(task)
             case Leading():
                 return self._leading(task)
             case FreeBatch():
@@ -187,7 +131,7 @@ class Worker:
                 designs = space.designs(index)
             num_unbeaten += len(index)
             codes = study.codes(task.position, index)
-            bounds_s = self._physical_s(task.position, designs)
+            bounds_s = self.by_physics(task.position, designs)
             holding += int(np.isfinite(bounds_s).all(axis=1).sum())
             left = self._still_open(codes, bounds_s, task.front)
             dropped = min(dropped, self._lowest(codes[~left], bounds_s[~left]))
@@ -204,7 +148,7 @@ class Worker:
 
     def physical_of(self, position: int, designs: Ints) -> Floats:
         """Lower bounds of designs by their numbers: candidates × jobs, in seconds."""
-        return self._physical_s(position, self.study.positions[position].space.designs(designs))
+        return self.by_physics(position, self.study.positions[position].space.designs(designs))
 
     def ideal_points(self) -> Floats:
         """A point no worse than any design, within limits or not: the best value of every variable at once."""
@@ -226,7 +170,7 @@ class Worker:
         # a design without HBM stacks streams from its SRAM, which may be faster than any stack
         both = np.array([float(most.get("hbm_stacks", space.fixed.hbm_stacks)), *stacks])
         ideal = space.fixed.varied({**most, "hbm_stacks": both})
-        least_s = self.study.mean.of(self._physical_s(position, ideal)).min()
+        least_s = self.study.mean.of(self.by_physics(position, ideal)).min()
         # costs have no useful lower bound here: 0 is the only safe one
         return np.array([1.0 if name == "step_time" else 0.0 for name in self.study.objectives]) * least_s
 
@@ -236,7 +180,7 @@ class Worker:
         study = self.study
         return [StepWork.of(job.job, study.usual_clusters[0], study.framework) for job in study.jobs]
 
-    def _physical_s(self, position: int, designs: Designs) -> Floats:
+    def by_physics(self, position: int, designs: Designs) -> Floats:
         """Lower bounds of every job in seconds: candidates × jobs."""
         study, place = self.study, self.study.positions[position]
         if study.mapping is not None:
@@ -279,7 +223,7 @@ class Worker:
 
     def _profile(self, task: CandidateBatch) -> Part:
         if self.study.compares_designs and len(task.front):
-            bounds_s = corner_bounds(self.study, task.codes, task.least_s, float(task.front.min()), self._profiles)
+            bounds_s = corner_bounds(self.study, task.codes, task.least_s, float(task.front.min()), self)
         else:
             some = [slice(first, first + AT_ONCE) for first in range(0, len(task.codes), AT_ONCE)]
             parts = [self._profiled(task.codes[rows], task.least_s[rows], task.front) for rows in some]
@@ -304,11 +248,24 @@ class Worker:
 
     def _profiles(self, number: int, position: int, clusters: Sequence[Cluster], most_s: Floats) -> Floats:
         """Lower bounds of a job on clusters, each refined until it reaches its limit."""
-        seconds = np.zeros(len(clusters))
+        return self.by_profiles(number, position, clusters, most_s, [None] * len(clusters))[0]
+
+    def by_profiles(
+        self, number: int, position: int, clusters: Sequence[Cluster], most_s: Floats, among: Sequence[Bools | None]
+    ) -> tuple[Floats, list[Bools | None]]:
+        """The same, and which plans may be below the limits; those not among some are known not to be."""
+        seconds, left = np.zeros(len(clusters)), list[Bools | None](among)
         for tables, members in self._tables_for(number, position, clusters):
-            chips: list[Chip] = [clusters[int(i)].chip for i in members]
-            seconds[members] = tables.least_seconds(chips, most_s[members])
-        return seconds
+            first = self._first_tables.setdefault((number, position), tables)
+            same = tables is first or tables.has_plans_of(first)
+            chips, known = [clusters[i].chip for i in numbers(members)], [among[i] for i in numbers(members)]
+            every = [plans for plans in known if plans is not None]
+            some = np.logical_or.reduce(every) if same and len(every) == len(known) else None
+            seconds[members], below = tables.open_seconds(chips, most_s[members], some)
+            for i, own, plans in zip(numbers(members), known, below, strict=True):
+                if same:
+                    left[i] = plans if own is None else plans & own
+        return seconds, left
 
     def _tables_for(
         self, number: int, position: int, clusters: Sequence[Cluster]
@@ -333,23 +290,33 @@ class Worker:
         if task.codes is not None and task.least_s is not None:
             rows = warm_start_rows(study, task.codes, task.least_s)
             return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
-        codes: list[Ints] = []
-        bounds_s: list[Floats] = []
-        drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
-        for position, place in enumerate(study.explored):
-            sample = place.space.sample(max(drawn_at_most // len(study.explored), 1), study.seed)
-            codes.append(study.codes(position, sample.index))
-            bounds_s.append(self._physical_s(position, sample.designs))
-        drawn, bounds = np.concatenate(codes), np.concatenate(bounds_s)
-        if study.compares_designs:
-            rows = first_rows(study, drawn[np.isfinite(bounds).all(axis=1)]) if len(drawn) else []
-            return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
         nothing = np.zeros((0, len(study.objectives)))
+        if study.compares_designs:
+            rows = first_rows(study, self._sampled(DRAWN)[0])
+            return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
+        drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
+        drawn, bounds = self._sampled(drawn_at_most)
         best = self._best(drawn, bounds, profiled)
         drawn, bounds = drawn[best], self._profiled(drawn[best], bounds[best], nothing)
         best = self._best(drawn, bounds, SEARCHED)
         rows = searched(study, drawn[best], bounds[best], nothing)
         return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
+
+    def _next_start(self, task: NextStart) -> Part:
+        """Searches the candidate of a sample on which known plans take least."""
+        rows = next_rows(self.study, self._sampled(DRAWN)[0], task.code, task.plans, task.front)
+        return Part("warm_start", task.number, columns_of(self.study, rows), {"searched": len(rows)})
+
+    def _sampled(self, most: int) -> tuple[Ints, Floats]:
+        """A seeded sample of candidates that physics lets run, and its bounds."""
+        study, codes, bounds_s = self.study, list[Ints](), list[Floats]()
+        for position, place in enumerate(study.explored):
+            sample = place.space.sample(max(most // len(study.explored), 1), study.seed)
+            codes.append(study.codes(position, sample.index))
+            bounds_s.append(self.by_physics(position, sample.designs))
+        drawn, bounds = np.concatenate(codes), np.concatenate(bounds_s)
+        can = np.isfinite(bounds).all(axis=1)
+        return drawn[can], bounds[can]
 
     def _leading(self, task: Leading) -> Part:
         """The designs with the lowest bounds by physics, over all objectives."""
@@ -357,7 +324,7 @@ class Worker:
         codes, bounds_s = np.zeros(0, np.int64), np.zeros((0, len(study.jobs)))
         for batch in space.batches(start=task.start, stop=task.stop):
             codes = np.concatenate([codes, study.codes(task.position, batch.index)])
-            bounds_s = np.concatenate([bounds_s, self._physical_s(task.position, batch.designs)])
+            bounds_s = np.concatenate([bounds_s, self.by_physics(task.position, batch.designs)])
             best = self._best(codes, bounds_s, task.most)
             codes, bounds_s = codes[best], bounds_s[best]
         return Part("leading", task.number, self._columns(codes, bounds_s), {"counted": task.stop - task.start})

@@ -1,4 +1,4 @@
-"""Designs to begin a study with: one that is poor in nothing, and one on which its plans take least."""
+"""Designs to begin a study with: one that is poor in nothing, and those on which plans found before take least."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from math import prod
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.exploration.best_plans import SearchedCandidate, plan_of, searched
+from dovetail.exploration.best_plans import SearchedCandidate, searched
+from dovetail.exploration.known_plans import KnownPlans
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.unbeaten import faster_with_more, unbeaten
-from dovetail.hardware import Cluster
 from dovetail.plans.stage_degrees import stage_degrees
-from dovetail.step.evaluate import evaluate
 
-#: Designs on which known plans are tried, and those searched at most until one has a plan.
-TRIED, SEARCHED = 128, 4
+#: Designs searched at most until one has a plan.
+SEARCHED = 4
+#: Designs on which its plans are tried, and networks or bases where we climb from the best of these.
+TRIED, CLIMBED = 512, 3
 #: Stage degrees × pipelines of a job beyond which profiles take longer, and more memory, than searches that have
 #: something to beat.
 MOST_PROFILED = 2**18
@@ -35,20 +36,41 @@ def profiles_pay(study: ResolvedStudy) -> bool:
 
 
 def first_rows(study: ResolvedStudy, codes: Ints) -> list[SearchedCandidate]:
-    """Searches the most balanced of some candidates that fits, and the one on which its plans take least."""
+    """Searches the most balanced of some candidates until one fits."""
     nothing, unknown = np.zeros((0, len(study.objectives))), np.zeros((1, len(study.jobs)))
-    codes, rows = _balanced(study, codes), list[SearchedCandidate]()
-    for code in codes[:SEARCHED].tolist():
+    rows = list[SearchedCandidate]()
+    for code in _balanced(study, codes)[:SEARCHED].tolist():
         rows += searched(study, np.array([code]), unknown, nothing)
         if rows[-1].figures is not None:
             break
-    first = rows[-1]
-    if first.figures is None:
-        return rows
-    best = _best_with(study, first.code, codes[:TRIED], first.plans)
-    if best is not None and best != first.code:
-        rows += searched(study, np.array([best]), unknown, np.array([first.figures]))
     return rows
+
+
+def next_rows(
+    study: ResolvedStudy, codes: Ints, code: int, plans: Sequence[str], front: Floats
+) -> list[SearchedCandidate]:
+    """Searches the design where a climb with the plans found for another ends, unless it is that one.
+
+    We climb from the candidates of a sample on which the plans take least, one at each of some networks or bases.
+    """
+    known = KnownPlans(study, plans, study.located(code)[0].count)
+    itself = np.array([code] if _explored(study, code) else [], np.int64)
+    tried = np.concatenate([itself, _balanced(study, codes)[:TRIED]])
+    seconds, positions = known.least_s(tried), tried // study.space.size
+    starts: dict[int, int] = {}
+    for row in np.lexsort((tried, seconds)).tolist():
+        if np.isfinite(seconds[row]):
+            starts.setdefault(int(positions[row]), int(tried[row]))
+    ends = [known.climbed(start) for start in list(starts.values())[:CLIMBED]]
+    _, best = min(ends, default=(np.inf, code))
+    if best == code:
+        return []
+    return searched(study, np.array([best]), np.zeros((1, len(study.jobs))), front)
+
+
+def _explored(study: ResolvedStudy, code: int) -> bool:
+    """Whether a candidate is a design, not a chip to compare with."""
+    return code // study.space.size < len(study.explored)
 
 
 def _balanced(study: ResolvedStudy, codes: Ints) -> Ints:
@@ -64,26 +86,3 @@ def _balanced(study: ResolvedStudy, codes: Ints) -> Ints:
         # what another beats comes last
         ranks[rows] += unbeaten(space, designs)
     return codes[np.lexsort((codes, -ranks))]
-
-
-def _best_with(study: ResolvedStudy, code: int, codes: Ints, plans: Sequence[str]) -> int | None:
-    """The candidate on which the plans found for one, one of each job, take least; None if they fit on none."""
-    best, least_s, chips = None, np.inf, study.located(code)[0].count
-    for position, rows, designs in study.candidates(codes):
-        if study.positions[position].count != chips:
-            continue  # plans are for a number of chips
-        for row, cluster in zip(rows.tolist(), study.clusters(position, designs), strict=True):
-            mean_s = float(study.mean.of(_step_times(study, cluster, plans)))
-            if mean_s < least_s:
-                best, least_s = int(codes[row]), mean_s
-    return best
-
-
-def _step_times(study: ResolvedStudy, cluster: Cluster, plans: Sequence[str]) -> Floats:
-    """Seconds of each job's step with its plan; infinite where it does not fit."""
-    taken: list[float] = []
-    for text, each in zip(plans, study.jobs, strict=True):
-        job, plan = each.job, plan_of(text, each.job, cluster)
-        found = evaluate(plan, job, cluster, study.framework, energy=False)
-        taken.append(found.step_time_s if found.fits else np.inf)
-    return np.array(taken)

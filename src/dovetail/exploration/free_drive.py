@@ -10,7 +10,6 @@ import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
 from dovetail.exploration.drive import PHYSICAL, Drive
-from dovetail.exploration.fidelity import FreeBatch, Leading, Replay, Task, WarmStarts
 from dovetail.exploration.free_plans import FreeStage, figures
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront
@@ -19,6 +18,7 @@ from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.stopping import StoppedError
 from dovetail.exploration.store import Part
+from dovetail.exploration.tasks import FreeBatch, Leading, Replay, Task, WarmStarts
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 

@@ -15,7 +15,6 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.digests import STUDY_PACKAGES, package_provenance
 from dovetail.exploration.executor import Executor
-from dovetail.exploration.fidelity import CandidateBatch, Range
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.part_of_store import PartOfStore
@@ -25,6 +24,7 @@ from dovetail.exploration.result import open_points, point_of, space_words
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.stopping import Reason, Stop, StoppableExecutor, StoppedError
 from dovetail.exploration.store import Part, RunStore
+from dovetail.exploration.tasks import CandidateBatch, Range
 from dovetail.frozen import frozen
 from dovetail.search.certificate import status_of
 

@@ -7,12 +7,13 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.drive import Drive
-from dovetail.exploration.fidelity import CandidateBatch, Task, Worker
+from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.operator_score import operator_score
 from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.samplers import SAMPLERS, WANTS_FIGURES
 from dovetail.exploration.scores import Scores
 from dovetail.exploration.store import Part
+from dovetail.exploration.tasks import CandidateBatch, Task
 
 #: Candidates per generation of a sampler.
 GENERATION = 64

@@ -98,6 +98,27 @@ def test_designs_are_bounded_alike_alone_and_together():
     assert np.all(tables.least_seconds(chips, limit) >= np.minimum(together, limit) * (1 - 1e-3))
 
 
+@pytest.mark.parametrize("name", ["slow network", "experts"])
+def test_plans_that_are_known_not_to_be_below_a_limit_need_not_be_bounded_again(name):
+    model, count, batch, framework, space, rate = QUESTIONS[name]
+    chips, job = designs(6, 3), Job(models.load(model), 2048, batch)
+    tables = DesignTables(job, cluster_of(chips[0], count, rate), frameworks.load(framework), space)
+    every = tables.least_seconds(chips)
+    first, among = tables.open_seconds(chips, float(np.median(every)) * 1.1)
+    assert ((first < np.median(every) * 1.1) == among.any(axis=1)).all()
+    assert among.any()
+    assert not among.all()
+    limit = float(np.median(every)) * 1.02
+    for chip, left in zip(chips, among, strict=True):
+        bound, whole = tables.open_seconds([chip], limit)
+        again, narrowed = tables.open_seconds([chip], limit, left)
+        assert (narrowed == whole).all()
+        assert min(float(again[0]), limit) == pytest.approx(min(float(bound[0]), limit), rel=1e-8)
+        assert again[0] <= limit * (1 + 1e-8)
+    none, _ = tables.open_seconds(chips, limit, np.zeros(len(tables.skeletons), np.bool_))
+    assert none == pytest.approx(limit, rel=1e-8)
+
+
 def test_a_space_without_plans_takes_forever():
     model, count, batch, framework, space, rate = QUESTIONS["slow network"]
     chips, job = designs(2, 4), Job(models.load(model), 2048, batch)

@@ -16,9 +16,9 @@ from ray_scenarios import Counting, small_cluster
 from dovetail.exploration import study as study_module
 from dovetail.exploration.events import StudyProgress
 from dovetail.exploration.executors import EXECUTORS
-from dovetail.exploration.fidelity import CandidateBatch
 from dovetail.exploration.question import AskedTask
 from dovetail.exploration.study import Study
+from dovetail.exploration.tasks import CandidateBatch
 
 #: Search batches that are done when the node goes.
 DONE = 1

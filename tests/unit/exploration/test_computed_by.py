@@ -23,10 +23,11 @@ from dovetail import digests
 from dovetail.cli import main
 from dovetail.digests import package_digests, package_versions
 from dovetail.errors import InputError
-from dovetail.exploration.fidelity import WarmStarts, Worker
+from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.folder import LocalFolder
 from dovetail.exploration.store import RunStore
 from dovetail.exploration.study import Study
+from dovetail.exploration.tasks import WarmStarts
 
 PACKAGE = Path(digests.__file__).parent
 ONE_DESIGN = {

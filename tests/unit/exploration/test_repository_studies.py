@@ -77,8 +77,9 @@ def replaced(study: Study, space: DesignSpace) -> Study:
 
 
 def case(path: Path):
-    """A study; those of most wafers, which take seconds, and half of those of Megatron's models are slow."""
+    """A study; those that take seconds are slow: of most wafers, half of Megatron's models, and the largest spaces."""
     slow = path.stem.startswith("wafer-gpt3-") or (path.stem.startswith("phaze-mega") and "torus" not in path.stem)
+    slow |= path.stem in ("chip-2026", "million", "portfolio")
     return pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * slow)
 
 

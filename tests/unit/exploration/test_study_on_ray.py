@@ -214,7 +214,7 @@ def test_every_form_of_question_gives_the_same_bytes(on_ray, form):
     Study.load(on_ray.folder / "study.yaml").run(on_ray.folder / "run")
     inline = run_files(on_ray.folder)
     assert "result.json" in inline
-    for workers in ("1", "2"):
+    for workers in ("1", "2", "4"):
         result = ended(on_ray.explore("--workers", workers))
         assert result.code == 0, result.err
         files = run_files(on_ray.folder)
