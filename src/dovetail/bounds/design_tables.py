@@ -24,11 +24,13 @@ from dovetail.frameworks import Framework
 from dovetail.frozen import frozen
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
+from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.pipeline_schedule import ZB_H1
-from dovetail.plans.skeletons import plan_skeletons
+from dovetail.plans.skeletons import NAMES, plan_skeletons
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
+from dovetail.step.exact_pipelines import exact_pipelines
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.offload import update_rates
 from dovetail.step.plan_columns import LayerColumns, PlanColumns
@@ -38,6 +40,8 @@ from dovetail.step.plan_tables import ProfileKey, Tables
 ROWS = 2**14
 #: Chips × plans bounded together, and plans of a chip that are refined first.
 BOUNDED, FIRST = 2**22, 512
+#: Plans of a chip whose pipelines are timed with every partition, at most.
+TIMED = 128
 
 
 class DesignTables:
@@ -76,6 +80,9 @@ class DesignTables:
         profiles = dict(zip(numbers(batch.profile), numbers(kind), strict=True))
         self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
+        # with shares of recomputed layers, or operators that share cores, layers take no less, but some other time
+        self._is_exact = not by_block and not at_least and len(fastest) == len(self._policies)
+        self._space, self._partition_rows = whole, dict[tuple[int, ...], list[int]]()
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
         self._rows = len(fastest)
         pairs = DegreeBounds(self._setting, whole, self._degrees, self._tables)
@@ -174,6 +181,9 @@ class DesignTables:
         self._refine(bounds, near & (bounds < limits[:, None]), refining)
         nearest = np.where(near, bounds, np.inf).min(axis=1)
         self._refine(bounds, ~near & (bounds < np.minimum(limits, nearest)[:, None]), refining)
+        below = bounds < limits[:, None]
+        # many of a chip are a sign that it is far from all limits
+        self._time_partitions(bounds, below & (below.sum(axis=1) <= TIMED)[:, None], refining)
         return bounds
 
     def _refine(self, bounds: Floats, which: Bools, of: _Refining) -> None:
@@ -184,6 +194,37 @@ class DesignTables:
             (alike,) = np.nonzero(of.capacities[chip] == capacity)
             where = (chip[alike], row[alike])
             bounds[where] = self._open_seconds(of, first[alike], chip[alike], row[alike], capacity)
+
+    def _time_partitions(self, bounds: Floats, which: Bools, of: _Refining) -> None:
+        """Raises some of `bounds`, chips × plans, to the shortest pipeline of the partitions that are tried."""
+        chip, row = np.nonzero(which & (of.plans.columns.stages > 1))
+        listed = [self._partitions(of.plans.columns, n) for n in numbers(row)] if self._is_exact else []
+        lengths = np.array([len(rows) for rows in listed], np.int64)
+        if not lengths.sum():
+            return
+        chip, row, lengths = chip[lengths > 0], row[lengths > 0], lengths[lengths > 0]
+        plans = of.plans.columns.take(np.repeat(row, lengths))
+        first = np.repeat(chip * (len(of.layers.forward_s) // len(of.capacities)), lengths)
+        partition = np.array([n for rows in listed for n in rows], np.int64)
+        plans = plans._replace(layer=plans.layer + first, partition=partition)
+        # bytes are none of its business, and those we have are in other rows
+        rows = len(of.layers.forward_s)
+        bytes_ = (np.zeros((rows, *column.shape[1:]), column.dtype) for column in of.layers[3:])
+        timed = exact_pipelines(plans, LayerColumns(*of.layers[:3], *bytes_), self._tables.partitions)
+        least = np.minimum.reduceat(timed, np.cumsum(lengths) - lengths) * (1 - TOLERANCE) + of.fixed_s[chip, row]
+        bounds[chip, row] = np.maximum(bounds[chip, row], least)
+
+    def _partitions(self, plans: PlanColumns, row: int) -> list[int]:
+        """Rows of the partitions that are tried one by one for a plan; none where any is allowed."""
+        stages, chunks, schedule = int(plans.stages[row]), int(plans.chunks[row]), int(plans.schedule[row])
+        key = (stages, chunks, schedule)
+        if key not in self._partition_rows:
+            setting, name = self._setting, NAMES[schedule]
+            blocks, uneven = setting.job.model.num_layers, setting.framework.uneven_stages
+            free = is_free(name, self._space.partition, stages)
+            listed = [] if free else listed_partitions(blocks, stages, chunks, name, self._space.partition, uneven)
+            self._partition_rows[key] = [self._tables.partitions.row(layers, stages, name) for layers in listed]
+        return self._partition_rows[key]
 
     def _open_seconds(self, of: _Refining, first: Ints, chips: Ints, rows: Ints, capacity: float) -> Floats:
         """Plans whose layers are rows from `first` on, over all partitions."""

@@ -69,10 +69,11 @@ def corner_bounds(study: ResolvedStudy, codes: Ints, least_s: Floats, latest_s: 
     groups = list(_first_groups(study, codes, columns))
     while groups:
         some, groups = groups[:_AT_ONCE], groups[_AT_ONCE:]
-        for group in _profiled(study, some, columns, result_s, latest_s, bounds):
+        profiled = _profiled(study, some, columns, result_s, latest_s, bounds)
+        for group in profiled:
             result_s[group.rows] = np.maximum(result_s[group.rows], group.least_s)
-            if study.mean.of(group.least_s) < latest_s and len(group.rows) > 1:
-                groups += _split(study, group, columns, bounds)
+        is_open = [group for group in profiled if study.mean.of(group.least_s) < latest_s and len(group.rows) > 1]
+        groups += _split(study, is_open, columns, bounds)
     return result_s
 
 
@@ -126,19 +127,40 @@ def _corner(study: ResolvedStudy, group: _Group, columns: dict[str, Floats]) -> 
     return place.cluster(chip)
 
 
-def _split(study: ResolvedStudy, group: _Group, columns: dict[str, Floats], bounds: CornerBounds) -> Iterator[_Group]:
-    """A group in two, where physics says that both corners lose most; a small one into all of its designs."""
-    if len(group.rows) <= _FEW:
-        return (replace(group, rows=group.rows[n : n + 1]) for n in range(len(group.rows)))
-    space = study.positions[group.position].space
-    values = {name: columns[name][group.rows] for name in space.variables}
+def _split(
+    study: ResolvedStudy, groups: Sequence[_Group], columns: dict[str, Floats], bounds: CornerBounds
+) -> list[_Group]:
+    """Groups in two, where physics says that both corners lose most; small ones into all of their designs."""
+    result = [
+        replace(group, rows=group.rows[n : n + 1])
+        for group in groups
+        if len(group.rows) <= _FEW
+        for n in range(len(group.rows))
+    ]
+    large = [group for group in groups if len(group.rows) > _FEW]
+    for position in sorted({group.position for group in large}):
+        some = [group for group in large if group.position == position]
+        space = study.positions[position].space
+        halves = [_halves(faster_with_more(space), group, columns) for group in some]
+        parts = [group.rows[half] for group, each in zip(some, halves, strict=True) for half in each]
+        most = {name: np.array([columns[name][rows].max() for rows in parts]) for name in space.variables}
+        # of both halves of every way to split
+        seconds = study.mean.of(bounds.by_physics(position, space.fixed.varied(most))).reshape(-1, 2).sum(axis=1)
+        ends = np.cumsum([len(each) // 2 for each in halves])
+        for group, each, end in zip(some, halves, numbers(ends), strict=True):
+            ways = seconds[end - len(each) // 2 : end]
+            best = 2 * int(ways.argmax())
+            result += [replace(group, rows=group.rows[half]) for half in each[best : best + 2]]
+    return result
+
+
+def _halves(names: Sequence[str], group: _Group, columns: dict[str, Floats]) -> list[Bools]:
+    """The lower and the upper half of a group, by the middle value of every variable that differs."""
     halves: list[Bools] = []
-    for name in faster_with_more(space):
-        places = np.unique(values[name])
+    for name in names:
+        values = columns[name][group.rows]
+        places = np.unique(values)
         if len(places) > 1:
-            upper = values[name] >= places[len(places) // 2]
+            upper = values >= places[len(places) // 2]
             halves += [~upper, upper]
-    most = {name: np.array([column[half].max() for half in halves]) for name, column in values.items()}
-    seconds = study.mean.of(bounds.by_physics(group.position, space.fixed.varied(most)))
-    best = int(seconds.reshape(-1, 2).sum(axis=1).argmax())
-    return (replace(group, rows=group.rows[half]) for half in halves[2 * best : 2 * best + 2])
+    return halves

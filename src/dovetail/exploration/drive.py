@@ -35,7 +35,7 @@ PHYSICAL, PROFILED = 2**20, 512
 #: Candidates per batch of profiles where physics leaves more than a window: one driver then feeds a thousand cores.
 PROFILED_OF_MANY = 2**13
 #: The same where similar designs are bounded together: the more of them, the less each takes.
-PROFILED_TOGETHER = 2**18
+PROFILED_TOGETHER = 2**16
 #: Largest space we enumerate.
 MAX_ENUMERATED = 10**10
 
