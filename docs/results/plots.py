@@ -102,6 +102,13 @@ def tensor_on_mesh() -> str:
     return bars("TP 8 against TP 4 on the WATOS-like wafer", rows, names, "step with TP 8, of that with TP 4")
 
 
+def chip_2026() -> str:
+    """Steps of known chips and of the best design."""
+    (chips,) = tables("chip-2026", "chip")
+    rows = [Bars(f"{row['chip']}, {row['network']}", (fraction(row["of B200 as sold"]),)) for row in chips]
+    return bars("Three large models on 16,384 chips", rows, ("step, geometric mean",), "of 1.348 s: B200 in domains of 8")
+
+
 def wafer_best() -> str:
     """The step of the best wafer under each limit, and the proven bound, of the best with Megatron-LM's plans."""
     megatron, free, _ = tables("wafer-best", "limits")
@@ -174,6 +181,7 @@ PLOTS: dict[str, Callable[[], str]] = {
     "published-plans": published_plans,
     "wafer-plans": wafer_plans,
     "tensor-on-mesh": tensor_on_mesh,
+    "chip-2026": chip_2026,
     "wafer-best": wafer_best,
     "wafer-faults-throughput": wafer_faults,
     "tmac-mappings": tmac_mappings,
