@@ -106,7 +106,8 @@ def chip_2026() -> str:
     """Steps of known chips and of the best design."""
     (chips,) = tables("chip-2026", "chip")
     rows = [Bars(f"{row['chip']}, {row['network']}", (fraction(row["of B200 as sold"]),)) for row in chips]
-    return bars("Three large models on 16,384 chips", rows, ("step, geometric mean",), "of 1.348 s: B200 in domains of 8")
+    names = ("step, geometric mean",)
+    return bars("Three large models on 16,384 chips", rows, names, "of 1.348 s: B200 in domains of 8")
 
 
 def wafer_best() -> str:
