@@ -21,8 +21,6 @@ import pytest
 from small_study import STUDY, Ended, check_files, check_same, command, files_of, undisturbed, write
 from test_ray_executor import LEAVE_S, left
 
-from dovetail.exploration.study import Study
-
 pytest.importorskip("ray")
 
 LIMIT_S = 180
@@ -211,7 +209,8 @@ def run_files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_question_gives_the_same_bytes(on_ray, form):
     write(on_ray.folder, {**STUDY, "cluster": {"chips": 16}, "objectives": ["step_time"], **FORMS[form]})
-    Study.load(on_ray.folder / "study.yaml").run(on_ray.folder / "run")
+    result = ended(on_ray.start(*command("--executor", "inline")))
+    assert result.code == 0, result.err
     inline = run_files(on_ray.folder)
     assert "result.json" in inline
     for workers in ("1", "2", "4"):
