@@ -80,7 +80,7 @@ class DesignTables:
         profiles = dict(zip(numbers(batch.profile), numbers(kind), strict=True))
         self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
-        # with shares of recomputed layers, or operators that share cores, layers take no less, but some other time
+        # stages may recompute different shares of their layers, and a simulated step is not the model's
         self._is_exact = not by_block and not at_least and len(fastest) == len(self._policies)
         self._space, self._partition_rows = whole, dict[tuple[int, ...], list[int]]()
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
