@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 
 from dovetail.errors import InputError
 from dovetail.models.huggingface import import_config
+from timing import within
 
 CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("huggingface_configs.yaml").read_text(encoding="utf-8")
@@ -50,8 +50,7 @@ def test_nonsense_in_a_field_is_no_accident(name):
             for key in path[:-1]:
                 part = part[key]
             part[path[-1]] = value
-            start = time.process_time()
-            refused = sentence(config)
+            with within(1):
+                refused = sentence(config)
             assert refused.isprintable()
             assert len(refused) < 500
-            assert time.process_time() - start < 1

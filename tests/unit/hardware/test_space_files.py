@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from dovetail.errors import InputError
 from dovetail.hardware.design_space import table as table_reader
 from dovetail.hardware.write import chip_document
 from made_wrong import Document, changed, nodes, replaced
+from timing import within
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "../shared/data/phaze_designs.csv.gz"
@@ -53,9 +53,8 @@ def read(document: Document) -> Any:
 
 
 def refused_at_once(refusal: Callable[..., str], document: Document) -> str:
-    start = time.process_time()
-    sentence = refusal(read, document)
-    assert time.process_time() - start < 1
+    with within(1):
+        sentence = refusal(read, document)
     assert sentence.startswith("mine.yaml: ")
     assert len(sentence) < 1000
     return sentence
@@ -80,16 +79,16 @@ def test_any_other_value_is_read_or_refused_in_one_sentence(data, refusal):
     """Nothing but a sentence ever comes of a wrong file: no other error, no warning, no long wait."""
     path, _ = data.draw(st.sampled_from(list(nodes(RIGHT))))
     document = replaced(RIGHT, path, data.draw(ANYTHING))
-    start, size = time.process_time(), 0
     try:
-        size = (space := read(document)).size
-        space.count()
+        with within(2):
+            space = read(document)
+        # tens of millions of designs are counted at some ten million a second
+        with within(2 + 2e-7 * space.size):
+            space.count()
     except InputError as error:
         sentence = str(error)
         assert sentence.isprintable()
         assert sentence.startswith("mine.yaml: ")
-    # tens of millions of designs are counted at some ten million a second
-    assert time.process_time() - start < 2 + 2e-7 * size
 
 
 @given(data=st.data())
@@ -203,12 +202,11 @@ def test_spaces_too_large_are_refused(refusal):
 
 
 def test_long_axes_are_read_quickly():
-    start = time.process_time()
     tied = [{"link_ports": 1 + n % 1024, "link_port_bytes_per_s": 1e9 + n} for n in range(20_000)]
     clocks = [1e9 + n for n in range(20_000)]
-    space = read({"name": "mine", "base": "tpu-v4", "vary": {"links": tied, "clock_hz": clocks}})
+    with within(2):
+        space = read({"name": "mine", "base": "tpu-v4", "vary": {"links": tied, "clock_hz": clocks}})
     assert space.size == 4 * 10**8
-    assert time.process_time() - start < 2
 
 
 def test_silicon_needs_a_technology(refusal):
