@@ -67,7 +67,7 @@ lowest extras="cluster,hub,study":
       tests/unit/exploration/test_samplers.py tests/unit/exploration/test_store.py tests/unit/exploration/test_store_views.py \
       tests/unit/exploration/test_ray_executor.py tests/unit/exploration/test_study_on_ray.py \
       tests/unit/report/test_page.py \
-      tests/oracle/test_dtensor.py tests/oracle/test_aten_lowering.py tests/conformance/test_huggingface_configs.py
+      tests/oracle/test_dtensor.py tests/oracle/test_traced_modules.py tests/oracle/test_traced_transformers.py tests/conformance/test_huggingface_configs.py
     cd "$environment"
     cat > study.yaml <<'YAML'
     name: lowest

@@ -13,3 +13,18 @@ THE_FIELDS_OWN: dict[str, int] = {
     "_straight_cuts()": 1,  # a cut of a graph bounds what flows across it
     "floor_plan.py": 1,  # of a die, as designers call it
 }
+
+#: Modules that load a package of an extra when they are imported.
+LOADS_AN_EXTRA = frozenset(
+    {
+        "dovetail.exploration.evolutionary",
+        "dovetail.models.tracing.contents",
+        "dovetail.models.tracing.pytorch",
+        "dovetail.models.tracing.record",
+        "dovetail.models.tracing.recorder",
+        "dovetail.models.tracing.transformers_images",
+        "dovetail.models.tracing.transformers_kernels",
+        "dovetail.models.tracing.transformers_model",
+        "dovetail.schedule.cp_sat",
+    }
+)

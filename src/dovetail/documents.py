@@ -26,6 +26,9 @@ MAX_FILE_BYTES = 4 * 2**20
 MAX_YAML_BYTES = 2**18
 MAX_DEPTH = 40
 
+#: The tag of a union's member with fields, where the others are short forms of it.
+IN_FULL = "in full"
+
 SpecT = TypeVar("SpecT", bound="Spec")
 
 
@@ -142,9 +145,22 @@ def write_parts(path: Path, parts: Iterable[str]) -> None:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases (a short file must not expand into a huge one), tags and repeated fields."""
+    """Safe YAML without aliases (a short file must not expand into a huge one), tags and repeated fields.
+
+    It stops where a file is nested too deeply: reading on takes time with the square of the depth.
+    """
+
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._depth >= MAX_DEPTH:
+            raise RecursionError
+        self._depth += 1
+        node = self._compose_here(parent, index)
+        self._depth -= 1
+        return node
+
+    def _compose_here(self, parent: Any, index: Any) -> Any:
         event = cast("yaml.Event", self.peek_event())  # pyright: ignore[reportUnknownMemberType]
         if isinstance(event, yaml.AliasEvent):
             raise _refused("aliases are not allowed", event)
@@ -310,9 +326,9 @@ def _descend(node: dict[str, Any], part: int | str, definitions: dict[str, Any])
     schemas = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
     if schemas:
         return [e for entry in schemas for e in _expand(entry, definitions)]
-    # A union's tag is in the location but not in the schema: follow the member it names.
+    # A union's tag is in the location but not in the schema: follow the member it names, or the one with fields.
     kind = node.get("properties", {}).get("kind", {}).get("const")
-    return [node] if kind == part else []
+    return [node] if kind == part or part == IN_FULL else []
 
 
 def _expand(node: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:

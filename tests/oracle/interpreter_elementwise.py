@@ -62,6 +62,8 @@ FROM_INPUT: Mapping[str, tuple[Point, Point]] = {
     "silu": (_swish, _swish_slope),
     "relu2": (lambda x: _relu(x) ** 2, lambda x: 2 * _relu(x)),
     "softplus": (lambda x: np.logaddexp(0, x), sigmoid),
+    # any function whose slope is read off its inputs stands for those of a trace
+    "pointwise": (np.sin, np.cos),
 }
 
 #: Functions of one input: value, and slope read off the output.
@@ -98,6 +100,17 @@ def _log_decay(x: Array, bias: Array, rate: Array) -> Array:
 def _log_decay_slopes(x: Array, bias: Array, rate: Array) -> tuple[Array, Array, Array]:
     of_x = -np.exp(rate) * sigmoid(x + bias)
     return of_x, of_x, _log_decay(x, bias, rate)
+
+
+def _waves(*arrays: Array) -> Array:
+    return np.prod([np.sin(a + i) for i, a in enumerate(arrays)], axis=0)
+
+
+def _waves_slopes(*arrays: Array) -> tuple[Array, ...]:
+    waves = [np.sin(a + i) for i, a in enumerate(arrays)]
+    return tuple(
+        np.cos(a + i) * np.prod([w for j, w in enumerate(waves) if j != i], axis=0) for i, a in enumerate(arrays)
+    )
 
 
 def _gated(gate: Point) -> Point:
@@ -188,6 +201,8 @@ def _table() -> dict[str, Rule]:
     return table | {
         "swiglu_clamped": pointwise(_clamped),
         "swiglu_clamped.grad": slopes(_clamped_slopes),
+        **{name: pointwise(_waves) for name in ("pointwise2", "pointwise3")},
+        **{f"{name}.grad": slopes(_waves_slopes) for name in ("pointwise2", "pointwise3")},
         "log_decay": pointwise(_log_decay),
         "log_decay.grad": slopes(_log_decay_slopes),
         "add": add,

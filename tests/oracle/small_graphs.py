@@ -37,7 +37,7 @@ VALUES: Dims = (*TOKENS, "heads", "group", "narrow")
 #: Functions of more than one input.
 ARITY = {
     "add": 2, "multiply": 2, "swiglu": 2, "geglu": 2, "geglu_tanh": 2, "reglu": 2, "swiglu_clamped": 2,
-    "sigmoid_gate": 2, "log_decay": 3,
+    "sigmoid_gate": 2, "log_decay": 3, "pointwise2": 2, "pointwise3": 3,
 }  # fmt: skip
 ATTRIBUTES = {"scale": {"scale": 0.7}, "softcap": {"cap": 1.5}}
 

@@ -24,7 +24,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 def published_model(name: str) -> Model:
     """The catalogue's model of a row that gives a name and no sizes."""
-    candidates = [models.load(candidate) for candidate in _candidates(name)]
+    candidates = [models.from_catalogue(candidate) for candidate in _candidates(name)]
     if not candidates:
         raise InputError("model", f"{quoted(name)} is not in the catalogue", "its layers and sizes have to be given")
     return candidates[0]
@@ -34,7 +34,7 @@ def published_model(name: str) -> Model:
 def model_of(sizes: Architecture, positions: int, *, dropout: bool) -> Model:
     """The model a row's sizes describe, for a sequence length."""
     for candidate in _candidates(sizes.name):
-        model = models.load(candidate)
+        model = models.from_catalogue(candidate)
         if _agrees(model, sizes):
             return _as_trained(_first_layers(model, sizes.layers), sizes, positions, dropout=dropout)
     return validate(Model, _document(sizes, positions, dropout=dropout), "model")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Facts = list[tuple[str, str]]
 
+#: Approximated operators that the view names.
+MOST_APPROXIMATED = 3
 #: When in a step memory is fullest, in words.
 _WHEN = {
     "loss": "at the loss",
@@ -53,8 +55,17 @@ def result_facts(result: Evaluation) -> Facts:
         ("speed", f"{result.tokens_per_s_per_chip:,.0f} tokens/s per chip"),
         ("energy", _energy(result)),
         *([("host", _host(result))] if result.plan.offload else []),
+        *([("approximated", _approximated(result))] if result.approximated else []),
         ("based on", result.provenance["calibration"]),
     ]
+
+
+def _approximated(result: Evaluation) -> str:
+    """What of a traced model stands for something else, and how much of the time that is."""
+    shown = [f"{each.operator} of {each.layer} ({each.words})" for each in result.approximated[:MOST_APPROXIMATED]]
+    more = len(result.approximated) - len(shown)
+    rest = f" and {more} more in --json" if more else ""
+    return f"{result.approximated_share:.1%} of the operators' time: {', '.join(shown)}{rest}"
 
 
 def _host(result: Evaluation) -> str:

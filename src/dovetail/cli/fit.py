@@ -43,6 +43,7 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Show what fits: the largest micro-batch and the longest sequence by chips and recompute, and the fewest chips."""
+    from dovetail.models.traced import longest_seq_len
     from dovetail.search.fitting_sizes import fitting_sizes, smallest_cluster
 
     for flag, value in (("--model", model), ("--chip", chip)):
@@ -61,12 +62,12 @@ def fit(
     question = _question(given, global_batch, fit_risk)
     _check_counts(question, counts or ())
     if seq_len is None:
-        usual = min(USUAL_SEQ_LEN, question.job.model.max_seq_len)
+        usual = min(USUAL_SEQ_LEN, longest_seq_len(question.job.model))
         question = replace(question, job=replace(question.job, seq_len=usual))
     smallest = smallest_cluster(question, MOST_CHIPS)
     if counts is None:
         counts = () if smallest is None else tuple(n for n in _four_times(smallest.chips) if n <= MOST_CHIPS)
-    sizes = fitting_sizes(question, counts, question.job.model.max_seq_len) if counts else []
+    sizes = fitting_sizes(question, counts, longest_seq_len(question.job.model)) if counts else []
     if as_json:
         print_json({"rows": [_row(each) for each in sizes], "smallest_cluster": _smallest_fields(smallest)})
     else:

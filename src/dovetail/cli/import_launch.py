@@ -49,14 +49,12 @@ def import_launch(
 
     is_encoding = isinstance(reading, EncodingReading)
     task = reading.task(document, str(file)) if is_encoding else task_of(document, str(file))
-    from dovetail.plans.write import plan_document
+    from dovetail.plans.write import plan_document, write_plan_file
 
     written = plan_document(task.plan, task.job, task.cluster, task.framework.name)
     if out is not None:
-        from dovetail.documents import to_yaml, write_text
-
         check_target(out, force=force)
-        write_text(out, to_yaml(written))
+        write_plan_file(out, written)
     if as_json:
         extra = {"unknown": list(reading.unknown), "passed_over": list(reading.passed_over)}
         extra["assumed"] = list(reading.assumed)

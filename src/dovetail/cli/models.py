@@ -1,7 +1,8 @@
-"""`dovetail models`: the catalogue, one model's figures, import of a Hugging Face config."""
+"""`dovetail models`: the catalogue, one model's figures, import or trace of a Hugging Face config."""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +16,17 @@ from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, count_text, flop_text
 
 if TYPE_CHECKING:
-    from dovetail.models import Model, ModelSummary
+    from collections.abc import Iterable
+
+    from dovetail.models import AnyModel, ModelSummary
+    from dovetail.models.traced import Approximation
 
 app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging Face config.")
 
 _NAME = "A name of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
+
+_TRACE = "Trace the model through its PyTorch module, also where its family is known (needs torch and transformers)."
+_STRICT = "Refuse operators that the traced graph can only approximate."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence for FLOPs and memory.")]
@@ -47,7 +54,8 @@ def show(
 ) -> None:
     """Show one model: parameters, FLOPs and layer classes."""
     _check_seq_len(seq_len)
-    _present(dt.models.summarise(dt.models.load(name), seq_len), as_json)
+    model = dt.models.load(name)
+    _present(model, dt.models.summarise(model, seq_len), as_json)
 
 
 @app.command("import")
@@ -55,30 +63,61 @@ def import_config(
     config: Annotated[str, typer.Argument(help="A Hugging Face config.json, its folder, or an id org/name.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the model file here (YAML).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help=_TRACE)] = False,
+    strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a Hugging Face config.json, local or of the Hub; show it, or write it as a model file."""
     _check_seq_len(seq_len)
+    if strict and not trace:
+        raise InputError("--strict", "needs --trace", "add it, or leave --strict out")
     if out is not None:
-        _check_out(out, Path(config), force=force)
-    model = _imported(config)
+        _check_out(out, Path(config), force=force, traced=trace)
+    model = _traced(config, strict=strict) if trace else _imported(config)
     summary = dt.models.summarise(model, seq_len)
     if out is not None:
-        from dovetail.documents import write_text
-
-        write_text(out, dt.models.to_yaml(model))
-    _present(summary, as_json)
+        _write(out, model)
+    _present(model, summary, as_json)
 
 
-def _imported(config: str) -> Model:
-    path = Path(config)
-    is_path = path.suffix.lower() in (".json", ".yaml", ".yml") or os.path.isdir(config)
-    return dt.models.from_huggingface(path) if is_path else dt.models.load(config)
+def _imported(config: str) -> AnyModel:
+    return dt.models.from_huggingface(config) if _is_path(config) else dt.models.load(config)
 
 
-def _check_out(out: Path, config: Path, *, force: bool) -> None:
-    if out.suffix.lower() not in (".yaml", ".yml"):
+def _traced(config: str, *, strict: bool) -> AnyModel:
+    from dovetail.models.hub import from_hub, hub_id
+    from dovetail.models.importing import trace_config
+
+    if _is_path(config):
+        return trace_config(config, strict=strict)
+    asked = hub_id(config)
+    if asked is None:
+        what = f"{quoted(config)} is neither a config.json, nor a folder that holds one, nor a Hugging Face id"
+        raise InputError("--trace", what, "name one of them, or leave --trace out")
+    return from_hub(asked, traced=True, strict=strict)
+
+
+def _is_path(config: str) -> bool:
+    return Path(config).suffix.lower() in (".json", ".yaml", ".yml") or os.path.isdir(config)
+
+
+def _write(out: Path, model: AnyModel) -> None:
+    from dovetail.documents import MAX_YAML_BYTES, write_text
+    from dovetail.models.catalogue import document_of
+
+    if out.suffix.lower() == ".json":
+        write_text(out, json.dumps(document_of(model)) + "\n")
+        return
+    text = dt.models.to_yaml(model)
+    if len(text.encode()) > MAX_YAML_BYTES:
+        what = f"would be longer than the {MAX_YAML_BYTES:,} bytes that a YAML file may have"
+        raise InputError(str(out), what, "add --trace, and give it the ending .json")
+    write_text(out, text)
+
+
+def _check_out(out: Path, config: Path, *, force: bool, traced: bool) -> None:
+    if out.suffix.lower() not in (".yaml", ".yml", *((".json",) if traced else ())):
         raise InputError(str(out), "does not end in .yaml", "a model file is YAML: give it that ending")
     if out.resolve() == config.resolve():
         raise InputError(str(out), "is the config itself", "name another file")
@@ -94,11 +133,34 @@ def _check_seq_len(seq_len: int | None) -> None:
         raise InputError("--seq-len", f"is {quoted(seq_len)}", fix)
 
 
-def _present(summary: ModelSummary, as_json: bool) -> None:
+def _present(model: AnyModel, summary: ModelSummary, as_json: bool) -> None:
+    from dovetail.models.traced import approximations
+
+    approximated, left_out = approximations(model), getattr(model, "left_out", ())
     if as_json:
-        print_json(_fields(summary))
-    else:
-        _print_summary(summary)
+        more: dict[str, object] = {"approximated": [asdict(each) for each in approximated]} if approximated else {}
+        print_json(_fields(summary) | more | ({"left_out": list(left_out)} if left_out else {}))
+        return
+    _print_summary(summary)
+    for title, lines in (
+        ("approximated", _grouped(approximated)),
+        ("left out", left_out),
+    ):
+        if lines:
+            typer.echo(f"\n{title}")
+        for line in lines:
+            typer.echo(f"  {line}")
+
+
+def _grouped(approximated: Iterable[Approximation]) -> list[str]:
+    """What stands for something else, each kind once with how often and where."""
+    places: dict[str, list[Approximation]] = {}
+    for each in approximated:
+        places.setdefault(each.words, []).append(each)
+    return [
+        f"{words}: {len(found)} in {', '.join(dict.fromkeys(each.layer for each in found))}, first {found[0].operator}"
+        for words, found in places.items()
+    ]
 
 
 def _fields(summary: ModelSummary) -> dict[str, object]:

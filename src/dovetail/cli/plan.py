@@ -251,8 +251,7 @@ def _show(
     kept: SurvivingPlan | None,
 ) -> None:
     """The plan with all that was asked for; after an interrupt without what would take further searches."""
-    if request.out is not None:
-        write_plan(answer, asked_for, request.out)
+    written = () if request.out is None else write_plan(answer, asked_for, request.out)
     training = None if request.tokens is None else _training(answer, request.tokens, request.price_per_chip_hour)
     ideal = interrupt.unless(lambda: _ideal(question, request)) if request.ideal else None
     explanation = interrupt.unless(lambda: _explained(answer, request))
@@ -271,8 +270,8 @@ def _show(
             typer.echo(f"\n{request.covers}: {held.why}")
         if kept is not None:
             typer.echo(f"\n{request.keep}: {kept.sentence(answer)}")
-        if request.out is not None:
-            typer.echo(f"\nwrote {request.out}")
+        if written:
+            typer.echo(f"\nwrote {' and '.join(map(str, written))}")
 
 
 def _check_damaged(question: Question, request: PlanRequest) -> None:

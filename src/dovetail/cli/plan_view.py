@@ -168,10 +168,9 @@ def infeasible(answer: Answer, fix_s: float = FIX_SECONDS) -> InputError:
     return InputError(where, what, f"{more.after:,.0f} chips are enough, at {seconds_text(more.step_time_s)} per step")
 
 
-def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
-    """The plan as a file that `dovetail estimate` reads."""
-    from dovetail.documents import to_yaml, write_text
-    from dovetail.plans.write import plan_document
+def write_plan(answer: Answer, asked_for: Asked, out: Path) -> tuple[Path, ...]:
+    """The plan as a file that `dovetail estimate` reads; returns what is written."""
+    from dovetail.plans.write import plan_document, write_plan_file
 
     framework = asked_for.framework_in_file(out)
-    write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))
+    return write_plan_file(out, plan_document(answer.plan, answer.job, answer.cluster, framework))

@@ -14,7 +14,7 @@ from dovetail.frozen import frozen
 
 if TYPE_CHECKING:
     from dovetail.hardware import Cluster
-    from dovetail.models import Model
+    from dovetail.models import AnyModel
     from dovetail.plans.plan_file import Question
 
 COMMAND = "dovetail plan"
@@ -161,7 +161,7 @@ def _doubled(low: int, high: int) -> list[int]:
     return counts
 
 
-def _model(name: str, folder: Path) -> str | Model:
+def _model(name: str, folder: Path) -> str | AnyModel:
     """A catalogue name or the path of a model file, as the document has it; any other model is read here, once."""
     if name in dt.models.names():
         return name
@@ -174,7 +174,7 @@ def _model(name: str, folder: Path) -> str | Model:
         model = dt.models.load(name)
     except InputError as error:
         raise InputError("--model" if error.where == "model" else error.where, error.what, error.fix) from None
-    is_listed = model.name in dt.models.names() and dt.models.load(model.name) == model
+    is_listed = model.name in dt.models.names() and dt.models.from_catalogue(model.name) == model
     return model.name if is_listed else model
 
 

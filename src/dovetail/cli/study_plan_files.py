@@ -17,7 +17,7 @@ def write_plans(result: StudyResult, where: str, name: str, point: Mapping[str, 
     """Writes the plan files of a design in a folder of the run; none if there is no design, or on remote storage."""
     if point is None or "://" in where:
         return {}
-    from dovetail.documents import to_yaml, write_text
+    from dovetail.plans.write import write_plan_file
 
     folder = Path(where) / name
     try:
@@ -29,7 +29,7 @@ def write_plans(result: StudyResult, where: str, name: str, point: Mapping[str, 
     written: dict[str, str] = {}
     for job in point["jobs"]:
         path = folder / f"{job}.yaml"
-        write_text(path, to_yaml(result.plan_file(point, job)))
+        write_plan_file(path, result.plan_file(point, job))
         written[job] = str(path)
     return written
 
@@ -46,7 +46,7 @@ def write_front_plans(result: StudyResult, where: str) -> list[dict[str, str]]:
         return []
     folder = Path(where) / FRONT
     for number in folder.glob("[0-9]*"):
-        for file in number.glob("*.yaml"):
+        for file in (*number.glob("*.yaml"), *number.glob("*.model.json")):
             file.unlink()
         with suppress(OSError):  # somebody's own files stay
             number.rmdir()

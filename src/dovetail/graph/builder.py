@@ -155,7 +155,7 @@ class LayerBuilder:
         function: str,
         reference: Reference,
         over: Dims,
-        weights: Dims = (),
+        weights: tuple[Reference, ...] = (),
         epsilon: float = 1e-5,
     ) -> str:
         """RMS or layer normalisation over dims; saves its statistics in float32."""

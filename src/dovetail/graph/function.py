@@ -54,5 +54,9 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "sigmoid_gate": Function(4, saves_inputs=(0, 1), gradient_flops=7),
         # Kimi Delta Attention, Gated DeltaNet: log decay = -exp(a) · softplus(x + bias), per head
         "log_decay": Function(6, saves_inputs=(0, 1, 2), gradient_flops=8),
+        # a traced function we have no name for, of one, two or three values
+        "pointwise": Function(4, saves_inputs=(0,), gradient_flops=6),
+        "pointwise2": Function(4, saves_inputs=(0, 1), gradient_flops=6),
+        "pointwise3": Function(5, saves_inputs=(0, 1, 2), gradient_flops=8),
     }
 )

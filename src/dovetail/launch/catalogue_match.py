@@ -22,9 +22,9 @@ Document = dict[str, Any]
 def same_model(document: Document, where: str) -> str | Document:
     """The name of the catalogue's model that a document describes, or the document itself."""
     model = validate(Model, document, where)
-    found = [name for name in same_figures(model) if models.load(name).vocab == model.vocab]
+    found = [name for name in same_figures(model) if models.from_catalogue(name).vocab == model.vocab]
     if found:
-        return min(found, key=lambda name: (abs(models.load(name).max_seq_len - model.max_seq_len), name))
+        return min(found, key=lambda name: (abs(models.from_catalogue(name).max_seq_len - model.max_seq_len), name))
     return document_of(model)
 
 
@@ -45,7 +45,7 @@ def same_figures(model: Model, unsaid: frozenset[str] = frozenset()) -> tuple[st
 def _catalogue_by_figures(unsaid: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
     by_figures: dict[str, tuple[str, ...]] = {}
     for name in models.names():
-        key = _figures(models.load(name), unsaid)
+        key = _figures(models.from_catalogue(name), unsaid)
         by_figures[key] = (*by_figures.get(key, ()), name)
     return by_figures
 

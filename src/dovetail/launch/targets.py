@@ -29,6 +29,7 @@ from dovetail.launch.torchtitan import read as torchtitan_read
 from dovetail.launch.torchtitan import write as torchtitan
 from dovetail.layout.encoding.document import FORMAT as ENCODING
 from dovetail.models import Model
+from dovetail.plans.launch_models.facts import model_for
 from dovetail.plans.launch_models.megatron import RELEASES
 from dovetail.plans.plan_file import Task
 
@@ -64,8 +65,8 @@ class Exporter:
         """Reads what was written: a file that describes another model than the plan's is refused."""
         assert self.reads is not None
         read = self.reads(launch.text, launch.name, task.cluster.chips).job["model"]
-        model = models.load(read) if isinstance(read, str) else validate(Model, read, launch.name)
-        if not is_same(model, task.job.model):
+        model = models.from_catalogue(read) if isinstance(read, str) else validate(Model, read, launch.name)
+        if not is_same(model, model_for(task.job, self.version)):
             what = f"has parts that {self.version} would train otherwise"
             raise InputError("job: model", what, "export to another framework")
 

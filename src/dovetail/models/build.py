@@ -12,7 +12,9 @@ from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, veri
 from dovetail.graph.count import parameters, whole
 from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, project
 from dovetail.models.block import Block
+from dovetail.models.graph_document import GraphSpec
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
+from dovetail.models.traced import AnyModel, TracedModel
 
 if TYPE_CHECKING:
     from dovetail.models.adapters import Adapters
@@ -20,9 +22,13 @@ if TYPE_CHECKING:
 TOKEN_TABLE, OUTPUT_TABLE = "token_table", "output_table"
 
 
-def model_graph(model: Model, *, fused_attention: bool = True, adapters: Adapters | None = None) -> ModelGraph:
+def model_graph(model: AnyModel, *, fused_attention: bool = True, adapters: Adapters | None = None) -> ModelGraph:
     """The model as a verified chain of layer classes, with adapters where it has some."""
-    plain = _build(_Request(model.model_dump_json(), fused_attention, model))
+    if isinstance(model, TracedModel):
+        model.check_attention("model", fused=fused_attention)
+        plain = _read(_Traced(model.name, _document(_SpecKey(id(model.graph), model.graph)), model.graph))
+    else:
+        plain = _build(_Request(model.model_dump_json(), fused_attention, model))
     return plain if adapters is None else _with_adapters(_Adapted(id(plain), adapters, plain))
 
 
@@ -38,6 +44,33 @@ class _Adapted:
 @lru_cache(maxsize=64)
 def _with_adapters(request: _Adapted) -> ModelGraph:
     return request.adapters.model(request.graph)
+
+
+@frozen
+class _SpecKey:
+    """A graph of a file, known by its identity: it can be long, and is asked for again and again."""
+
+    identity: int
+    spec: GraphSpec = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _document(held: _SpecKey) -> str:
+    return held.spec.model_dump_json()
+
+
+@frozen
+class _Traced:
+    """A graph of a file, known by what it says; equal ones share one graph."""
+
+    name: str
+    document: str
+    spec: GraphSpec = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _read(request: _Traced) -> ModelGraph:
+    return request.spec.graph(request.name)
 
 
 @frozen

@@ -14,10 +14,14 @@ from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.aliases import HUB_IDS, OTHER_NAMES, spelling
 from dovetail.models.hub import from_hub, hub_id
+from dovetail.models.importing import from_huggingface
 from dovetail.models.model import Model
+from dovetail.models.traced import AnyModel, TracedModel
 
 #: Names that end so are paths.
 SUFFIXES = (".yaml", ".yml", ".json")
+#: The `kind` of model files that hold a graph; others have none.
+TRACED = "traced"
 
 
 @lru_cache(maxsize=1)
@@ -27,22 +31,22 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
-def load(name: str) -> Model:
+def load(name: str) -> Any:
     """A model by its name in the catalogue or another name of it, by path, or by Hugging Face id.
 
-    A path is that of a model file, of a Hugging Face config.json, or of the folder that holds one. It comes before
-    aliases and ids; a name of the catalogue comes before everything.
+    A path is that of a model file, described or traced, of a Hugging Face config.json, or of the folder that holds one.
+    It comes before aliases and ids; a name of the catalogue comes before everything.
     """
     if Path(name).suffix.lower() in SUFFIXES:
         return _from_file(name)
     if name in names():
-        return _from_catalogue(name)
+        return from_catalogue(name)
     alias = catalogue_name(name)
     # a folder of another use may have the name of a model
     if os.path.isdir(name) and (alias is None or "/" in name or os.path.isfile(os.path.join(name, "config.json"))):
         return from_huggingface(name)
     if alias is not None:
-        return _from_catalogue(alias)
+        return from_catalogue(alias)
     if "/" not in name:
         raise InputError("model", f"{quoted(name)} is not in the catalogue", one_of(names(), name))
     asked = hub_id(name)
@@ -50,13 +54,6 @@ def load(name: str) -> Model:
         fix = "give org/name, a file that ends in .yaml or .json, or a folder with a config.json"
         raise InputError("model", f"{quoted(name)} is neither a Hugging Face id nor an existing path", fix)
     return from_hub(asked)
-
-
-def from_huggingface(config: Path | str) -> Model:
-    """The language model a Hugging Face config.json, or the folder that holds it, describes."""
-    from dovetail.models import huggingface  # a reader for each family, which models of the catalogue do without
-
-    return huggingface.from_huggingface(config)
 
 
 def catalogue_name(name: str) -> str | None:
@@ -69,24 +66,34 @@ def catalogue_name(name: str) -> str | None:
 def is_config(path: Path | str) -> bool:
     """Whether a file is a Hugging Face config and not a model file."""
     document = read_document(path, finite=False)
-    named_so = Path(path).name == "config.json" and "blocks" not in document
+    named_so = Path(path).name == "config.json" and "blocks" not in document and not is_traced(document)
     return named_so or not document.keys().isdisjoint({"model_type", "architectures"})
 
 
-def to_yaml(model: Model) -> str:
+def is_traced(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a model by its graph and not by its blocks."""
+    return document.get("kind") == TRACED
+
+
+def model_from(document: Mapping[str, Any], where: str) -> AnyModel:
+    """The model of a model file's document."""
+    return validate(TracedModel if is_traced(document) else Model, document, where)
+
+
+def to_yaml(model: AnyModel) -> str:
     """The model as a model file: only what differs from the defaults."""
     return documents.to_yaml(document_of(model))
 
 
-def document_of(model: Model) -> dict[str, Any]:
+def document_of(model: AnyModel) -> dict[str, Any]:
     """The fields of a model file."""
     return model.model_dump(mode="json", exclude_defaults=True)
 
 
-def _from_file(name: str) -> Model:
+def _from_file(name: str) -> AnyModel:
     if is_config(name):
         return from_huggingface(name)
-    return validate(Model, read_document(name), name)
+    return model_from(read_document(name), name)
 
 
 @lru_cache(maxsize=1)
@@ -100,6 +107,7 @@ def _spellings() -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _from_catalogue(name: str) -> Model:
+def from_catalogue(name: str) -> Model:
+    """A model of the catalogue by its name there."""
     entry = files("dovetail.models") / "data" / f"{name}.yaml"
     return validate(Model, parse_document(entry.read_text(encoding="utf-8"), name, ours=True), name)

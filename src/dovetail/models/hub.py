@@ -12,7 +12,7 @@ from pathlib import Path
 from dovetail.documents import MAX_FILE_BYTES, read_document
 from dovetail.errors import InputError, quoted
 from dovetail.frozen import frozen
-from dovetail.models.model import Model
+from dovetail.models.traced import AnyModel
 
 #: How long to wait for the Hub to answer.
 TIMEOUT_S = 10.0
@@ -50,13 +50,19 @@ def hub_id(text: str) -> HubId | None:
     return HubId(match[1], match[2], match[3] or "main")
 
 
-def from_hub(asked: HubId) -> Model:
-    """The model of an id; raises one sentence where its config cannot be had."""
-    from dovetail.models.huggingface import import_config
+def from_hub(asked: HubId, *, traced: bool = False, strict: bool = False) -> AnyModel:
+    """The model of an id; raises one sentence where its config cannot be had.
+
+    `traced`: through its PyTorch module even where its family is known, as `trace_config` does it.
+    """
+    from dovetail.models.importing import read_or_traced, trace_config
 
     path = _cached(asked) or _download(asked)
     name = asked.name.lower().lstrip("._-")[:100] or "imported"
-    model = import_config(read_document(path, finite=False), f"{asked}/{CONFIG}", name=name)
+    if traced:
+        model = trace_config(path, strict=strict).model_copy(update={"name": name})
+    else:
+        model = read_or_traced(read_document(path, finite=False), path, f"{asked}/{CONFIG}", name)
     commit = path.parent.name
     return model.model_copy(update={"source": f"{asked.repository} at {commit[:12]}: {model.source}"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.frozen import frozen
@@ -12,6 +12,7 @@ from dovetail.graph import HALF_PRECISION, OPTIMIZERS, Element, ModelGraph
 from dovetail.models.adapters import Adapters
 from dovetail.models.build import model_graph
 from dovetail.models.model import Model
+from dovetail.models.traced import TracedModel
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 
@@ -22,7 +23,8 @@ MAX_TOKENS_PER_STEP = 2**50
 class Job:
     """Model, batch and sequence: what a plan must train one step of."""
 
-    model: Model
+    #: a Model or a TracedModel: what needs blocks asks `described`
+    model: Any
     seq_len: int
     global_batch: int
     precision: Precision = "bf16"
@@ -32,7 +34,7 @@ class Job:
     adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(cast("object", self.model), Model):
+        if not isinstance(cast("object", self.model), Model | TracedModel):
             raise InputError("job: model", f"is {quoted(self.model)}", "it should be what dovetail.models.load returns")
         for field in ("seq_len", "global_batch"):
             _check_count(field, getattr(self, field))
@@ -47,6 +49,8 @@ class Job:
         if not isinstance(cast("object", self.fused_attention), bool):
             raise InputError("job: fused_attention", f"is {quoted(self.fused_attention)}", "it should be True or False")
         self.model.check_seq_len(self.seq_len, "job: seq_len")
+        if isinstance(self.model, TracedModel):
+            self.model.check_attention("job: attention", fused=self.fused_attention)
         if self.adapters is not None:
             self._check_adapters(self.adapters)
 

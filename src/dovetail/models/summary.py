@@ -6,7 +6,8 @@ from dovetail.frozen import frozen
 from dovetail.graph import ModelGraph, Phase, matmul_flops, parameters, saved_bytes
 from dovetail.graph.size import Size
 from dovetail.models.build import model_graph, prediction_parameters
-from dovetail.models.model import PREDICTION, Model
+from dovetail.models.model import PREDICTION
+from dovetail.models.traced import AnyModel, TracedModel, longest_seq_len
 
 #: Long-context models are not trained at their longest sequence: the default stays comparable.
 DEFAULT_SEQ_LEN = 4096
@@ -45,9 +46,9 @@ class ModelSummary:
     layer_classes: tuple[LayerSummary, ...]
 
 
-def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
+def summarise(model: AnyModel, seq_len: int | None = None) -> ModelSummary:
     """Counts of a model at one sequence length."""
-    seq = seq_len if seq_len is not None else min(model.max_seq_len, DEFAULT_SEQ_LEN)
+    seq = seq_len if seq_len is not None else _usual_seq_len(model)
     model.check_seq_len(seq, "seq_len")
     full = model_graph(model)
     graph = _without_prediction(full)
@@ -75,6 +76,11 @@ def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
         note=model.note,
         layer_classes=tuple(classes),
     )
+
+
+def _usual_seq_len(model: AnyModel) -> int:
+    longest = longest_seq_len(model)
+    return longest if isinstance(model, TracedModel) and model.fixed_seq_len else min(longest, DEFAULT_SEQ_LEN)
 
 
 def _without_prediction(graph: ModelGraph) -> ModelGraph:

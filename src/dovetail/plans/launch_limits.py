@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frozen import frozen
-from dovetail.models import Job
+from dovetail.models import Job, described
 from dovetail.plans.launch_models import maxtext, megatron, torchtitan_shapes
+from dovetail.plans.launch_models.facts import experts_have_biases, has_experts, is_tied, key_heads, varies_in_length
 from dovetail.plans.launch_models.megatron import check_structure
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, PlanRule
@@ -55,7 +56,8 @@ _MEGATRON_STAGES = {"adamw_bf16": (1, 2, 3), "muon": (0, 1)}
 
 def _megatron_job(job: Job) -> None:
     _check_optimizer(job, MEGATRON_OPTIMIZERS, megatron.VERSION)
-    check_structure(job.model, job.seq_len)
+    if (model := described(job.model)) is not None:
+        check_structure(model, job.seq_len)
 
 
 def _check_optimizer(job: Job, optimizers: Iterable[str], version: str) -> None:
@@ -73,29 +75,18 @@ def _megatron_context(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
         yield "context_parallel", f"is {c} for sequences of {job.seq_len}", fix
     if not job.fused_attention:
         yield "context_parallel", f"is {c} with unfused attention", "set the job's attention to fused"
-    chips, heads = plan.tensor_parallel * c, min(_heads(job), default=1)
+    chips, heads = plan.tensor_parallel * c, min(key_heads(job), default=1)
     if plan.tensor_parallel > 1 and plan.context_kind == "ulysses" and heads % chips:
         yield "context_kind", f"is ulysses for {heads} heads on {chips} chips", "use ring or all_gather"
 
 
-def _heads(job: Job) -> Iterator[int]:
-    for block in job.model.blocks.values():
-        heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", None)
-        if isinstance(heads, int):
-            yield heads
-
-
 def _megatron_experts(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
-    mixtures = _mixtures(job)
+    mixtures = has_experts(job)
     if mixtures and plan.tensor_parallel > 1 and not plan.sequence_parallel:
         yield "sequence_parallel", "is false with experts and tensor parallelism", "set it to true"
     inner = plan.expert_tensor_parallel
-    if mixtures and inner > 1 and getattr(mixtures[0], "bias", False):
+    if mixtures and inner > 1 and experts_have_biases(job):
         yield "expert_tensor_parallel", f"is {inner} for experts with biases", "set it to 1"
-
-
-def _mixtures(job: Job) -> list[object]:
-    return [each.feed_forward for each in job.model.blocks.values() if hasattr(each.feed_forward, "experts")]
 
 
 def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
@@ -110,7 +101,7 @@ def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]
         return
     experts = plan.expert_tensor_parallel * plan.expert_parallel
     replicas = plan.tensor_parallel * plan.context_parallel * plan.data_parallel // experts
-    if replicas % state_replicas(plan) and _mixtures(job):
+    if replicas % state_replicas(plan) and has_experts(job):
         fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {replicas} replicas of each expert"
         yield "zero_group", f"is {plan.zero_group}", fix
 
@@ -132,20 +123,20 @@ def _torchtitan_job(job: Job) -> None:
         raise InputError("job: optimizer", f"is {job.optimizer}, and {version} has AdamW", "set it to adamw")
     if not job.fused_attention:
         raise InputError("job: attention", f"is unfused, and {version} has fused attention alone", "set it to fused")
-    torchtitan_shapes.shape_of(job.model, job.seq_len)
+    if (model := described(job.model)) is not None:
+        torchtitan_shapes.shape_of(model, job.seq_len)
 
 
 def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
     t, c = plan.tensor_parallel, plan.context_parallel
-    for block in job.model.blocks.values():
-        heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", t)
+    for heads in key_heads(job):
         if heads % t:
             yield "tensor_parallel", f"is {t} over {heads} key heads", "choose a degree that divides them"
     parts = (t if plan.sequence_parallel else 1) * (2 * c if c > 1 else 1)
     if job.seq_len % parts:
         field = "context_parallel" if c > 1 else "sequence_parallel"
         yield field, f"splits {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
-    if c > 1 and torchtitan_shapes.varies_in_length(job.model):
+    if c > 1 and varies_in_length(job):
         yield "context_parallel", f"is {c} with attention over variable lengths", "set it to 1"
     if c > 1 and job.model.multi_token_prediction is not None:
         yield "context_parallel", f"is {c} with predictions of further tokens", "set it to 1"
@@ -153,7 +144,7 @@ def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle
 
 def _torchtitan_ends(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
     further = job.model.multi_token_prediction is not None
-    if plan.pipeline_parallel > 1 and (job.model.head.tied or further):
+    if plan.pipeline_parallel > 1 and (further or is_tied(job)):
         what = "predictions of further tokens" if further else "tied embeddings"
         yield "pipeline_parallel", f"is {plan.pipeline_parallel} with {what}", "set it to 1"
 
@@ -225,7 +216,8 @@ def _experts_alike(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacl
 
 
 def _maxtext_job(job: Job) -> None:
-    maxtext.check_structure(job.model)
+    if (model := described(job.model)) is not None:
+        maxtext.check_structure(model)
     _check_optimizer(job, ("adamw", "sgd"), maxtext.VERSION)
 
 

@@ -18,7 +18,7 @@ from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, Store
 from dovetail.hardware.catalogue import cluster_from
 from dovetail.hardware.fields import SomeBytes, SomeBytesPerS
-from dovetail.models import Job, Model
+from dovetail.models import AnyModel, Job, Model, TracedModel
 from dovetail.models.adapters import Adapters
 from dovetail.plans.declaration import Text
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
@@ -31,12 +31,12 @@ Count = Annotated[int, Field(ge=1, le=2**40)]
 
 def _name_or_model(value: object) -> object:
     """A model written out is read here, so that a mistake in it is named by its own field."""
-    if isinstance(value, str | Model):
+    if isinstance(value, str | Model | TracedModel):
         return value
     if not isinstance(value, Mapping):
         raise InputError("", f"is {quoted(value)}", "it should be a name of the catalogue, a path, or a model")
     try:
-        return validate(Model, cast("Mapping[str, Any]", value), "model")
+        return models.model_from(cast("Mapping[str, Any]", value), "model")
     except InputError as error:
         raise InputError(error.where.removeprefix("model").removeprefix(": "), error.what, error.fix) from None
 
@@ -44,7 +44,7 @@ def _name_or_model(value: object) -> object:
 class JobSpec(Spec):
     """The `job` part."""
 
-    model: Annotated[Text | Model, BeforeValidator(_name_or_model)]
+    model: Annotated[Text | Model | TracedModel, BeforeValidator(_name_or_model)]
     """a name of the catalogue, the path of a model file (from the plan file's folder), or a model itself"""
     seq_len: Count
     global_batch: Count
@@ -183,7 +183,7 @@ def _field(where: str) -> str:
 
 def job_of(spec: JobSpec, folder: Path) -> Job:
     """The job a spec describes; the path of a model file begins at `folder`."""
-    model = spec.model if isinstance(spec.model, Model) else models.load(relative_to(spec.model, folder))
+    model: AnyModel = models.load(relative_to(spec.model, folder)) if isinstance(spec.model, str) else spec.model
     return Job(
         model,
         seq_len=spec.seq_len,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dovetail import hardware, models
+from dovetail.documents import MAX_YAML_BYTES, to_yaml, write_text
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.hardware.defect_file import defects_document
 from dovetail.hardware.write import chip_document, tier_documents
-from dovetail.models import Job, Model
+from dovetail.models import AnyModel, Job
 from dovetail.models.catalogue import document_of
 from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
@@ -27,6 +31,18 @@ def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dic
         "cluster": cluster_part(cluster) | {"framework": framework},
         "plan": plan_part(plan),
     }
+
+
+def write_plan_file(path: Path, document: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Writes a plan file; a model that is too long for YAML is a model file beside it. Returns what is written."""
+    text, model = to_yaml(document), document["job"]["model"]
+    if len(text.encode()) <= MAX_YAML_BYTES or isinstance(model, str):
+        write_text(path, text)
+        return (path,)
+    beside = path.with_name(f"{path.stem}.model.json")
+    write_text(beside, json.dumps(model) + "\n")
+    write_text(path, to_yaml({**document, "job": {**document["job"], "model": beside.name}}))
+    return path, beside
 
 
 def job_part(job: Job) -> dict[str, Any]:
@@ -91,8 +107,8 @@ def plan_part(plan: Plan) -> dict[str, Any]:
     return part
 
 
-def _in_catalogue(model: Model) -> bool:
-    return model.name in models.names() and models.load(model.name) == model
+def _in_catalogue(model: AnyModel) -> bool:
+    return model.name in models.names() and models.from_catalogue(model.name) == model
 
 
 def _alike(cluster: Cluster, name: str) -> bool:

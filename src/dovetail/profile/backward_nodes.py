@@ -82,13 +82,23 @@ def backward_nodes(placed: PlacedLayer, of: VersionSizes) -> tuple[tuple[Backwar
     return nodes, tuple(each for each in intervals if each.bytes.any())
 
 
+def longest_first(forward: Iterable[str]) -> list[str]:
+    """Names of a forward's operators as `forward_operator` takes them."""
+    return sorted(forward, key=len, reverse=True)
+
+
+def forward_operator(name: str, by_length: Sequence[str]) -> str:
+    """The operator of the forward that one of either direction belongs to; its own name where there is none."""
+    return next((each for each in by_length if name == each or name.startswith(f"{each}.")), name)
+
+
 def _grouped(backward: Sequence[Operator], forward: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """The node of every operator of the backward: those that belong to one operator of the forward run together."""
     order: list[str] = []
     node_of: dict[str, int] = {}
-    by_length = sorted(forward, key=len, reverse=True)
+    by_length = longest_first(forward)
     for operator in backward:
-        source = next((name for name in by_length if operator.name.startswith(f"{name}.")), operator.name)
+        source = forward_operator(operator.name, by_length)
         if operator.function == "sum":
             # gradients are added up as they arrive
             node_of[operator.name] = max(len(order) - 1, 0)

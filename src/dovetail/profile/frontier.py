@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
-from dovetail.profile.operator_bits import MAX_OPERATORS, members
+from dovetail.profile.operator_bits import MAX_OPERATORS, WORD, members
 from dovetail.profile.recompute_space import RecomputeSpace
 from dovetail.profile.saving import Saving
 
@@ -68,6 +69,12 @@ def recompute_frontier(
     )
 
 
+def _too_large(what: str, most: int) -> InputError:
+    """Layers of traced models alone have so many parts."""
+    what = f"has {what}, and what to recompute is chosen from at most {most}"
+    return InputError("job: model", what, "give the plan one choice for all blocks: none or full")
+
+
 class FrontierProblem:
     """A layer's choices as tables of numbers.
 
@@ -76,7 +83,8 @@ class FrontierProblem:
     """
 
     def __init__(self, space: RecomputeSpace, profile: LayerProfile, exposed: Mapping[str, float]) -> None:
-        assert len(space.operators) <= MAX_OPERATORS, f"{len(space.operators)} operators in one layer"
+        if len(space.operators) > MAX_OPERATORS:
+            raise _too_large(f"a layer of {len(space.operators)} operators", MAX_OPERATORS)
         self.space = space
         self.steps = tuple(reversed(space.operators))
         self._exposed = exposed
@@ -106,7 +114,8 @@ class FrontierProblem:
                 if i not in places and i not in self.space.needed:
                     places[i] = free.pop() if free else width
                     width = max(width, places[i] + 1)
-        assert width < 62, f"{width} results needed at once"
+        if width >= WORD:
+            raise _too_large(f"a layer that needs {width} results at once", WORD - 1)
         return places
 
     def tables(self) -> tuple[Ints, Floats, Ints, Floats, Ints]:

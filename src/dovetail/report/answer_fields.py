@@ -63,6 +63,7 @@ def evaluation_fields(
             "by_phase": {when: dict(parts) for when, parts in result.memory_by_phase[result.fullest_stage].items()},
             **({"host": result.host_bytes} if result.plan.offload else {}),
         },
+        **_approximated_fields(result),
         "energy_j": result.energy_j,
         "energy_range_j": None if result.energy is None else [result.energy.low, result.energy.high],
         "power_w": None if result.power is None else _power_fields(result.power),
@@ -173,6 +174,14 @@ def ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
         "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
     }
+
+
+def _approximated_fields(result: Evaluation) -> dict[str, Any]:
+    """What of a traced model is approximated; nothing where nothing is."""
+    if not result.approximated:
+        return {}
+    operators = [asdict(each) for each in result.approximated]
+    return {"approximated": operators, "approximated_share": result.approximated_share}
 
 
 def _power_fields(power: StepPower) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.models.traced import approximations
 from dovetail.pipeline.in_flight import peak_saved_by_stage
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
@@ -26,6 +27,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import on_tiles
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.step.approximated import approximated_share
 from dovetail.step.arrangements import Arrangements
 from dovetail.step.damage import StageDamage, stage_damage
 from dovetail.step.end_of_step import EndOfStep, end_of_step
@@ -152,7 +154,9 @@ def evaluation_of(
         joules = step_energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
     held = step.wafer.store.stored_bytes, step.host_bytes
     answer = _answer(plan, job, cluster, seconds, memory, joules, basis, held)
-    return replace(answer, memory_error=facts.memory_error)
+    approximated = approximations(job.model)
+    share = approximated_share(approximated, step.profiles.graph, step.profiles.layers, step.contents)
+    return replace(answer, memory_error=facts.memory_error, approximated=approximated, approximated_share=share)
 
 
 @frozen

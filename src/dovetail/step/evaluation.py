@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.frozen import frozen
+from dovetail.models.traced import Approximation
 from dovetail.plans.plan import Plan
 from dovetail.step.capacity import fit_probability
 from dovetail.step.power import Ranged, StepPower, step_power
@@ -39,6 +40,9 @@ class Evaluation:
     #: what a host holds for each of its chips, and could hold
     host_bytes: float = 0.0
     host_limit_bytes: float = 0.0
+    #: operators of a traced model that stand for something else, and the part of operator seconds they take
+    approximated: tuple[Approximation, ...] = ()
+    approximated_share: float = 0.0
 
     @property
     def energy_j(self) -> float | None:

@@ -34,7 +34,7 @@ COMMANDS = [
     (["models", "show", "latin.yaml"], "latin.yaml: is not UTF-8"),
     (["models", "import"], "config"),
     (["models", "import", "absent.json"], "absent.json: cannot be read"),
-    (["models", "import", "unknown.json"], "unknown.json: model_type: 'lama' is not imported; we do not read"),
+    (["models", "import", "unknown.json"], "unknown.json: model_type: 'lama' is not imported"),
     (["models", "import", "heads.json", "--json"], "heads.json: num_key_value_heads"),
     (["models", "import", "right.json", "--out", "absent/model.yaml"], "absent/model.yaml: cannot be written"),
     (["models", "import", "right.json", "--out", "folder.yaml"], "folder.yaml: cannot be written"),

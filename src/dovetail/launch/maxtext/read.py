@@ -172,7 +172,7 @@ def _precision(document: Mapping[str, Any], where: str) -> str:
 
 def _checked(model: str | Document, document: Mapping[str, Any], where: str) -> str | Document:
     """Refuses keys that say something else than the model that was read."""
-    found = models.load(model) if isinstance(model, str) else validate(Model, model, where)
+    found = models.from_catalogue(model) if isinstance(model, str) else validate(Model, model, where)
     keys = model_keys(found)
     for key in _MODEL.split():
         value = document.get(key)

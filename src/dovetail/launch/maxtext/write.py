@@ -10,6 +10,7 @@ from dovetail.hardware import Cluster
 from dovetail.launch.launch_file import Launch, Start
 from dovetail.launch.yaml_lines import yaml_lines
 from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.launch_models.facts import model_for
 from dovetail.plans.launch_models.maxtext import model_keys
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
@@ -46,7 +47,7 @@ def _document(task: Task) -> dict[str, Any]:
     document: dict[str, Any] = {
         # without it the file would stand alone
         "base_config": "base.yml",
-        **model_keys(job.model),
+        **model_keys(model_for(job, VERSION)),
         "hardware": "tpu" if _is_tpu(task.cluster) else "gpu",
         "max_target_length": job.seq_len,
         "per_device_batch_size": int(batch) if batch.is_integer() else batch,

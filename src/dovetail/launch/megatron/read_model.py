@@ -32,11 +32,11 @@ def read_model(flags: Flags, seq_len: int, tensor_parallel: int) -> str | Docume
     matches = [
         name
         for name in same_figures(probe, _unsaid(flags))
-        if vocab is None or vocab in (models.load(name).vocab, padded(models.load(name).vocab))
+        if vocab is None or vocab in (models.from_catalogue(name).vocab, padded(models.from_catalogue(name).vocab))
     ]
     if matches:
         rows = document["max_seq_len"]
-        return min(matches, key=lambda name: (abs(models.load(name).max_seq_len - rows), name))
+        return min(matches, key=lambda name: (abs(models.from_catalogue(name).max_seq_len - rows), name))
     if vocab is None:
         raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue matches", "add --vocab-size")
     return document_of(probe)
@@ -59,7 +59,7 @@ def assumed_constants(flags: Flags, model: str | Document) -> Iterator[str]:
     """What no argument states and a model of the catalogue has otherwise than Megatron-LM."""
     if not isinstance(model, str):
         return
-    known, unsaid = models.load(model), _unsaid(flags)
+    known, unsaid = models.from_catalogue(model), _unsaid(flags)
     if "rotary" in unsaid and known.rotary != Rotary() and known.embedding.positions is None:
         yield f"rotary positions of {model}: no argument states them, and Megatron-LM would take base 10000, unscaled"
     if "norm_epsilon" in unsaid and known.norm_epsilon != 1e-5:

@@ -15,7 +15,8 @@ from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
 from dovetail.plans.framework_limits import recomputed_blocks
 from dovetail.plans.launch_limits import MEGATRON_OPTIMIZERS, state_replicas
-from dovetail.plans.launch_models.megatron import RELEASES, blocks_of, check_constants, model_arguments
+from dovetail.plans.launch_models.facts import has_experts, model_for
+from dovetail.plans.launch_models.megatron import RELEASES, VERSION, check_constants, model_arguments
 from dovetail.plans.launch_models.megatron_lists import layout_text
 from dovetail.plans.overlaps import OverlapSwitches
 from dovetail.plans.plan import Plan
@@ -73,10 +74,11 @@ def arguments_of(task: Task, release: str = RELEASES[0]) -> list[tuple[str, ...]
     """The arguments that make Megatron-LM run a plan; a plan it cannot run is refused."""
     job, plan = task.job, task.plan
     check_runs(plan, job, task.cluster, launched_by("megatron", task.framework))
-    check_constants(job.model, job.seq_len, release)
+    model = model_for(job, VERSION)
+    check_constants(model, job.seq_len, release)
     on = launched_overlaps(task, "megatron")
     return [
-        *model_arguments(job.model, job.seq_len, release),
+        *model_arguments(model, job.seq_len, release),
         ("--seq-length", str(job.seq_len)),
         (FLAGS["micro_batch"], str(plan.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
@@ -137,16 +139,12 @@ def _parallel(job: Job, plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, 
     yield FLAGS["context_parallel"], str(plan.context_parallel)
     if plan.context_parallel > 1 or plan.context_kind != "all_gather":
         yield "--cp-comm-type", CONTEXT[plan.context_kind]
-    if _has_experts(job):
+    if has_experts(job):
         yield FLAGS["expert_parallel"], str(plan.expert_parallel)
         yield FLAGS["expert_tensor_parallel"], str(plan.expert_tensor_parallel)
         yield from _dispatcher(plan, on)
     if plan.stages_inside:
         yield ("--use-tp-pp-dp-mapping",)
-
-
-def _has_experts(job: Job) -> bool:
-    return any(hasattr(block.feed_forward, "experts") for block in blocks_of(job.model))
 
 
 def _dispatcher(plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
@@ -206,7 +204,7 @@ def _cuda_graphs(job: Job, plan: Plan, release: str) -> Iterator[tuple[str, ...]
     """Graphs of whole layers; of attention alone where tokens are routed."""
     if plan.cuda_graphs:
         yield FLAGS["cuda_graphs"], "transformer_engine"
-        if _has_experts(job):
+        if has_experts(job):
             yield f"--cuda-graph-{'scope' if release == '0.16' else 'modules'}", "attn"
 
 
@@ -223,5 +221,5 @@ def _notes(task: Task, on: OverlapSwitches) -> Iterator[str]:
         yield f"Megatron-LM pads the vocabulary of {job.model.vocab} to a multiple of {multiple}."
     if on.expert_parallel:
         yield "Tokens to experts overlap where CUDA_DEVICE_MAX_CONNECTIONS is above 1, 32 for example."
-    if any(getattr(block.feed_forward, "experts", 0) for block in blocks_of(job.model)):
+    if has_experts(job):
         yield "How experts are balanced (--moe-router-load-balancing-type) is left to you."

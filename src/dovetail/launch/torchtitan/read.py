@@ -68,7 +68,7 @@ def read_options(given: TitanOptions) -> Reading:
     given.options = _in_sequences(given.options, given)
     given.sort()
     values = OptionValues.of(given)
-    model = models.load(given.model) if isinstance(given.model, str) else None
+    model = models.from_catalogue(given.model) if isinstance(given.model, str) else None
     if given.model is not None and not isinstance(given.model, str):
         model = validate(Model, given.model, given.where)
     plan, chips = _plan(values, model, given.world)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from dovetail.launch.launch_file import Launch, Start, launched_overlaps
 from dovetail.plans.launch_limits import LAUNCHES, TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_models.facts import model_for
 from dovetail.plans.launch_models.torchtitan_shapes import TitanModel, shape_of
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
@@ -37,7 +38,7 @@ _CHECKPOINTING = {"none": "None", "full": "FullAC.Config()", "selective": "Selec
 def export(task: Task) -> Launch:
     """The recipe that makes torchtitan run a plan; a plan it cannot run is refused."""
     check_runs(task.plan, task.job, task.cluster, launched_by("torchtitan", task.framework))
-    text = _text(task, shape_of(task.job.model, task.job.seq_len))
+    text = _text(task, shape_of(model_for(task.job, VERSION), task.job.seq_len))
     program = (
         "-m torchtitan.train", f"--module {MODULE}", "--config recipe", '--hf_assets_path "$HF_ASSETS"',
         '--dataloader.dataset "$DATASET"', '--training.steps "$STEPS"',

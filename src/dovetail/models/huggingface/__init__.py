@@ -68,13 +68,25 @@ MISSING_OPERATORS: Mapping[str, str] = {
 }
 
 
+class NotReadError(InputError):
+    """A type that no importer reads; the model may still be traced."""
+
+
 def from_huggingface(path: Path | str) -> Model:
     """The language model a Hugging Face config.json, or the folder that holds it, describes."""
+    path = config_file(path)
+    return import_config(read_document(path, finite=False), str(path), name=model_name(path))
+
+
+def config_file(path: Path | str) -> Path:
+    """The config of a folder, or the file itself."""
     path = Path(path)
-    if path.is_dir():
-        path /= "config.json"
-    stem = path.parent.resolve().name if path.stem == "config" else path.stem
-    return import_config(read_document(path, finite=False), str(path), name=_model_name(stem))
+    return path / "config.json" if path.is_dir() else path
+
+
+def model_name(path: Path) -> str:
+    """How a model is called whose config has this path."""
+    return _model_name(path.parent.resolve().name if path.stem == "config" else path.stem)
 
 
 def import_config(config: Mapping[str, Any], where: str, *, name: str = "imported") -> Model:
@@ -93,14 +105,18 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
         raise InputError(reader.at("model_type"), f"is {quoted(model_type)}", "it should be a text such as 'llama'")
     importer = TEXT_PARTS.get(model_type, model_type)
     if importer in MISSING_OPERATORS:
-        raise reader.refuse("model_type", MISSING_OPERATORS[importer])
+        raise _not_read(reader.refuse("model_type", MISSING_OPERATORS[importer]))
     if reader.flag("is_encoder_decoder", default=False):
-        raise reader.refuse("is_encoder_decoder", "attention from a decoder to an encoder")
+        raise _not_read(reader.refuse("is_encoder_decoder", "attention from a decoder to an encoder"))
     if importer not in IMPORTERS:
-        raise InputError(reader.at("model_type"), f"{quoted(model_type)} is not imported", _unknown_type(model_type))
+        raise NotReadError(reader.at("model_type"), f"{quoted(model_type)} is not imported", _unknown_type(model_type))
     reader = ConfigReader({**reader.fields, "model_type": importer}, reader.where)
     model = IMPORTERS[importer](reader, name)
     return model.model_copy(update={"source": f"Hugging Face config, model_type {model_type}"})
+
+
+def _not_read(refused: InputError) -> NotReadError:
+    return NotReadError(refused.where, refused.what, refused.fix)
 
 
 def _unknown_type(model_type: str) -> str:

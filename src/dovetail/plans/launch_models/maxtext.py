@@ -32,13 +32,13 @@ OTHER_CONSTANTS = frozenset({
 
 def check_structure(model: Model) -> None:
     """Refuses a model that MaxText does not train, constants aside."""
-    if model.name not in OTHER_CONSTANTS or models.load(model.name) != model:
+    if model.name not in OTHER_CONSTANTS or models.from_catalogue(model.name) != model:
         model_keys(model)
 
 
 def model_keys(model: Model) -> dict[str, Any]:
     """The keys that describe a model; one they cannot describe is refused."""
-    if model.name in NAMED and models.load(model.name) == model:
+    if model.name in NAMED and models.from_catalogue(model.name) == model:
         return {"model_name": NAMED[model.name]}
     for what in unusual_frame(model):
         _refuse(what)

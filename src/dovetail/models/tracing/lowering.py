@@ -1,0 +1,235 @@
+"""From a trace to a model graph: rewrite, infer axes, cut into layers, write each layer, name what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from dovetail.frozen import frozen
+from dovetail.graph import Kind, LayerGraph, ModelGraph, Run, flops, verify_chain
+from dovetail.models.build import TOKEN_TABLE
+from dovetail.models.model import EMBEDDING, HEAD
+from dovetail.models.tracing.chain import LayerCall, TracedChain, chain_of
+from dovetail.models.tracing.dim_names import dims_of, handed_dims
+from dovetail.models.tracing.emissions import EMISSIONS
+from dovetail.models.tracing.emit import Emitter
+from dovetail.models.tracing.flow import Flow, Source
+from dovetail.models.tracing.infer import Inference
+from dovetail.models.tracing.infer_operators import OPERATOR_RULES
+from dovetail.models.tracing.infer_views import VIEW_RULES
+from dovetail.models.tracing.operator_names import renamed
+from dovetail.models.tracing.rewrite import rewrite
+from dovetail.models.tracing.rewrite_blocks import rewrite_blocks
+from dovetail.models.tracing.rewrite_experts import fold_experts
+from dovetail.models.tracing.trace import Node, Trace, Value
+
+#: What modules that encode images are called.
+_VISION = frozenset({"visual", "vision", "vision_tower", "vision_model", "vision_encoder"})
+
+
+@frozen
+class Lowered:
+    """A model graph, what of it is approximated, and what it leaves out."""
+
+    graph: ModelGraph
+    approximated: Mapping[str, Mapping[str, str]]
+    left_out: tuple[str, ...]
+    hidden: int
+    vocab: int
+    #: rows of a table of positions
+    positions: int | None
+    #: places of a sample where no axis is a sequence of free length
+    fixed_seq_len: int | None
+
+
+def lower(trace: Trace, name: str) -> Lowered:
+    """The model graph of a trace."""
+    _attach_loss(trace)
+    flow = Flow(trace)
+    rewritten(flow)
+    inf = Inference(flow, {**OPERATOR_RULES, **VIEW_RULES})
+    chain = chain_of(flow)
+    flow.tied.update(_tied(flow, chain))
+    return _Lowering(inf, chain, name).result()
+
+
+def _tied(flow: Flow, chain: TracedChain) -> dict[str, str]:
+    """Parameters that several layers use: by other layers, or by a module that runs more than once."""
+    users: dict[str, set[object]] = {}
+    places: dict[object, set[str]] = {}
+    for number, position in enumerate(chain.positions):
+        places.setdefault(position.segment, set()).add(position.path or str(number))
+    runs = [position.segment for position in chain.positions]
+    for segment, nodes in chain.nodes.items():
+        shared = runs.count(segment) > len(places.get(segment, ()))
+        for node in nodes:
+            for value in node.inputs():
+                parameter = flow.parameter(value)
+                if parameter is not None:
+                    again = shared or parameter.name in flow.trace.shared
+                    users.setdefault(parameter.name, set()).update((segment, "again") if again else (segment,))
+    tables = (n.args[0] for n in flow.nodes if n.target == "embedding" and flow.of(n.args[1]) is Source.INDEX)
+    table = next((p.name for each in tables if (p := flow.parameter(each)) is not None), "")
+    return {name: TOKEN_TABLE if name == table else name for name, found in users.items() if len(found) > 1}
+
+
+def rewritten(flow: Flow) -> None:
+    """Rewrites in their order."""
+    fold_experts(flow)
+    rewrite(flow)
+    rewrite_blocks(flow)
+
+
+def _attach_loss(trace: Trace) -> None:
+    """A loss where the module returns something else: of classes, or of the distance to a target."""
+    (out, *_) = trace.outputs
+    if len(out.shape) == 0:
+        return
+    makers = {r.id: n for n in trace.nodes for r in n.results}
+    maker = makers.get(out.id)
+    while maker is not None and maker.target not in ("linear", "mm", "addmm") and maker.args:
+        value = maker.args[0]
+        maker = makers.get(value.id) if isinstance(value, Value) and value.shape[-1:] == out.shape[-1:] else None
+    classes = maker is not None and len(out.shape) <= 3
+    kind = "cross_entropy" if classes else "squared_error"
+    highest = max(r.id for n in trace.nodes for r in n.results)
+    loss = Value(highest + 1, (), "float32", "", "computed")
+    trace.nodes.append(Node("loss", (out,), {"kind": kind}, (loss,), (), -1, len(trace.units)))
+    trace.outputs = (loss,)
+
+
+class _Lowering:
+    """Writes each layer class once."""
+
+    def __init__(self, inf: Inference, chain: TracedChain, name: str) -> None:
+        self._inf, self._chain, self._name = inf, chain, name
+        self._layers: dict[str, LayerGraph] = {}
+        self._approximated: dict[str, dict[str, str]] = {}
+        self._left_out: dict[str, None] = dict.fromkeys(inf.flow.trace.notes)
+        self._classes: dict[object, str] = {}
+        self._orders: dict[int, tuple[int, ...]] = {}
+        units = inf.flow.units
+        #: what a layer that did not run hands on → what the one that ran in its place did
+        self._stands_for = {
+            call.handed.id: ran.id for call in units if call.handed and (ran := units[call.like].handed) is not None
+        }
+        # the stream of the last block is the hidden one
+        ids = dict.fromkeys(v for p in (chain.positions[-1], *chain.positions) for v in (*p.taken, *p.handed))
+        self._handed = handed_dims(inf, inf.flow.nodes, [chain.values[v] for v in ids])
+        self._between = self._agreed()
+
+    def _agreed(self) -> dict[int, str]:
+        """One name for the atoms that stand in the same place of what a layer is handed and hands on."""
+        found = dict(self._handed)
+        for call in self._inf.flow.units:
+            if call.taken is None or call.handed is None or call.taken == call.handed:
+                continue
+            pairs = [
+                [a for axis in self._inf.of(value) for a in self._inf.atoms.leaves(axis)]
+                for value in (call.taken, call.handed)
+            ]  # fmt: skip
+            if len(pairs[0]) == len(pairs[1]):
+                for one, other in zip(*pairs, strict=True):
+                    if one != other and one in found:
+                        found[other] = found[one]
+        return found
+
+    def result(self) -> Lowered:
+        """The verified chain."""
+        runs: list[Run] = []
+        for number, position in enumerate(self._chain.positions):
+            layer = self._layer(position, number)
+            if runs and runs[-1].layer == layer:
+                runs[-1] = Run(layer, runs[-1].count + 1)
+            else:
+                runs.append(Run(layer, 1))
+        graph = verify_chain(ModelGraph(self._name, self._layers, tuple(runs)))
+        missing = self._inf.flow.trace.num_parameters - graph.parameters()
+        if missing:
+            self._left_out[f"{missing:,} parameters on which the loss does not depend"] = None
+        self._compare_products(graph)
+        first = self._layers[runs[0].layer]
+        stream = first.tensors[first.outputs[0]]
+        sizes = {d: n for each in self._layers.values() for d, n in each.fixed_sizes().items() if isinstance(n, int)}
+        hidden = sizes.get("hidden") or sizes[stream.dims[-1]]
+        handed = [t for each in self._layers.values() for t in each.stream(each.outputs)]
+        places = max(prod(sizes[d] for d in t.dims[:-1] if d in sizes) for t in handed)
+        looked_up = [o for each in self._layers.values() for o in each.operators if o.kind is Kind.EMBEDDING]
+        tables = [o.inputs[1].indices[0] for o in looked_up if "seq" in o.inputs[0].indices]
+        return Lowered(
+            graph, {k: v for k, v in self._approximated.items() if v}, tuple(self._left_out), hidden,
+            sizes.get("vocab", 0), max((sizes[d] for d in tables if d.startswith("positions")), default=None),
+            None if self._inf.sequences else places,
+        )  # fmt: skip
+
+    def _compare_products(self, graph: ModelGraph) -> None:
+        """Notes where products of the graph are not those of the trace: axes that were taken for other ones."""
+        trace = self._inf.flow.trace
+        theirs = sum(products_of(n) for p in self._chain.positions for n in self._chain.nodes[p.segment])
+        ours = 0.0
+        for name, count in graph.counts().items():
+            layer = graph.layers[name]
+            sizes = layer.resolve(batch=trace.batch, seq=trace.seq or 1)
+            # experts' products are not in the trace: their operator is recorded as one
+            counted = [o for o in layer.operators if o.kind is Kind.CONTRACTION and not o.name.startswith("expert.")]
+            ours += count * sum(float(flops(o, sizes)) for o in counted)
+        if abs(ours - theirs) > 1e-3 * theirs:
+            self._left_out[f"products of {theirs:.4g} FLOPs are {ours:.4g} in the graph"] = None
+
+    def _layer(self, position: LayerCall, number: int) -> str:
+        key = (position.segment, position.taken, position.handed)
+        if key not in self._classes:
+            name = self._class_name(position, number)
+            graph, approximated = self._write(position, name)
+            same = next((n for n, g in self._layers.items() if _equal(g, graph) and n not in (EMBEDDING, HEAD)), None)
+            if same is None or name in (EMBEDDING, HEAD):
+                self._layers[name] = graph
+                self._approximated[name] = approximated
+                same = name
+            self._classes[key] = same
+        return self._classes[key]
+
+    def _class_name(self, position: LayerCall, number: int) -> str:
+        if number == 0:
+            return EMBEDDING
+        if number == len(self._chain.positions) - 1:
+            return HEAD
+        parts = [p for p in position.path.split(".") if p and not p.isdigit()]
+        base = parts[-1] if parts else "between"
+        base = "block" if base in ("layers", "h", "blocks", "layer", "block") else base
+        side = "vision" if _VISION & set(parts) else next((p for p in parts if p in ("encoder", "decoder")), "")
+        base = f"{side}_{base}" if side and side != base else base
+        own, count = base, 2
+        while own in self._layers:
+            own, count = f"{base}_{count}", count + 1
+        return own
+
+    def _write(self, position: LayerCall, name: str) -> tuple[LayerGraph, dict[str, str]]:
+        nodes, values = self._chain.nodes[position.segment], self._chain.values
+        taken, handed = ([values[v] for v in ids] for ids in (position.taken, position.handed))
+        dims = dims_of(self._inf, nodes, self._handed)
+        emitter = Emitter(self._inf, name, dims, self._between, EMISSIONS)
+        index, is_unit = position.segment
+        emitter.below(self._inf.flow.units[index].path if is_unit else "")
+        for number, value in enumerate(taken):
+            order = self._orders.get(self._stands_for.get(value.id, value.id))
+            emitter.input(value, f"x_{number}" if number else "x", order)
+        emitter.run(nodes)
+        outputs = handed or [nodes[-1].result]
+        self._orders.update((v.id, emitter.leaves(emitter.full(v))) for v in handed)
+        graph, before = renamed(emitter.build(outputs))
+        approximated = {n: emitter.approximated[o] for n, o in before.items() if o in emitter.approximated}
+        return graph, approximated
+
+
+def products_of(node: Node) -> float:
+    """FLOPs of a recorded product, by the shapes it was recorded with."""
+    if node.target not in ("linear", "mm", "bmm", "addmm", "baddbmm"):
+        return 0.0
+    left = node.args[1] if node.target in ("addmm", "baddbmm") else node.args[0]
+    return 2.0 * prod(node.result.shape) * left.shape[-1]
+
+
+def _equal(one: LayerGraph, other: LayerGraph) -> bool:
+    return replace(one, name="") == replace(other, name="")
