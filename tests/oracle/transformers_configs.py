@@ -84,6 +84,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "deepseek_v3", "DeepseekV3ForCausalLM", _GROUPED, _LATENT, _DEEPSEEK_EXPERTS, n_shared_experts=1,
             norm_topk_prob=True,
         ),
+        "deepseek_v32": _config(
+            "deepseek_v32", "DeepseekV32ForCausalLM", _GROUPED, _LATENT, _DEEPSEEK_EXPERTS, n_shared_experts=1,
+            norm_topk_prob=True, index_n_heads=10, index_head_dim=28, index_topk=24,
+        ),
         "glm4_moe": _config(
             "glm4_moe", "Glm4MoeForCausalLM", _WIDE, _DEEPSEEK_EXPERTS, n_shared_experts=1, norm_topk_prob=True,
             attention_bias=True, use_qk_norm=True,
@@ -174,6 +178,16 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "bert", "BertForMaskedLM", _ALL_HEADS, intermediate_size=224, hidden_act="gelu", type_vocab_size=2,
             layer_norm_eps=1e-12, tie_word_embeddings=True,
         ),
+        "deepseek_v4": _config(
+            "deepseek_v4", "DeepseekV4ForCausalLM", hidden_size=96, num_attention_heads=8, num_key_value_heads=1,
+            num_hidden_layers=4, head_dim=20, q_lora_rank=72, o_groups=2, o_lora_rank=36, partial_rotary_factor=0.4,
+            moe_intermediate_size=56, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1,
+            num_hash_layers=1, hc_mult=2, hc_sinkhorn_iters=3, sliding_window=24, index_n_heads=10, index_head_dim=28,
+            index_topk=12, max_position_embeddings=256, compress_rates={
+                "compressed_sparse_attention": 4, "heavily_compressed_attention": 8
+            },
+            layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"] * 2,
+        ),
         "t5": _config(
             "t5", "T5ForConditionalGeneration", d_model=96, d_kv=20, d_ff=224, num_heads=6, num_layers=4,
             num_decoder_layers=3, relative_attention_num_buckets=32, feed_forward_proj="gated-gelu",
@@ -183,7 +197,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )  # fmt: skip
 
 #: Cases that no importer of ours reads.
-NOT_IMPORTED = frozenset({"t5"})
+NOT_IMPORTED = frozenset({"deepseek_v4", "t5"})
 
 _BUILDERS: Mapping[str, Any] = {"bert": AutoModelForMaskedLM, "t5": AutoModelForSeq2SeqLM}
 

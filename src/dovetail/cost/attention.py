@@ -8,7 +8,7 @@ from dovetail.arrays import Floats
 from dovetail.frozen import frozen
 from dovetail.graph import Operator
 from dovetail.graph.mask import Mask, Span
-from dovetail.graph.size import Sizes, as_array, product
+from dovetail.graph.size import Sizes, as_array, divided, product, total
 
 
 @frozen
@@ -84,18 +84,27 @@ def attention_work(
     mask = operator.mask
     assert mask is not None, f"{operator.name} has no mask"
     *pairs, head_dim = operator.work[0].dims
-    length = as_array(local[mask.key])
-    keys = length * as_array(mask.coverage(local, causal=True))
+    parts = _seen(mask, as_array(local[mask.key]))
+    keys = total(seen for _, _, seen in parts)
     return AttentionWork(
         *flops,
         moved_bytes,
         queries=as_array(product(local, [dim for dim in pairs if dim != mask.key])),
-        keys=keys,
-        masked_keys=masked_keys(mask, keys, length),
-        longest=longest_block(mask),
+        keys=as_array(keys),
+        masked_keys=as_array(total(masked_keys(part, seen, length) for part, length, seen in parts)),
+        longest=as_array(divided(total(seen * longest_block(part) for part, _, seen in parts), keys)),
         head_dim=as_array(local[head_dim]),
         value_dim=as_array(local[operator.work[1].dims[-1]]),
     )
+
+
+def _seen(mask: Mask, length: Floats) -> list[tuple[Mask, Floats, Floats]]:
+    """Of the keys of each kind their mask, their number, and how many of them a query sees in the mean."""
+    found: list[tuple[Mask, Floats, Floats]] = []
+    for part, share in mask.parts():
+        own = length * float(share)
+        found.append((part, own, own * as_array(part.coverage({part.key: own}, causal=True))))
+    return found
 
 
 def masked_keys(mask: Mask, keys: Floats, length: Floats) -> Floats:

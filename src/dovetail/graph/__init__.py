@@ -12,7 +12,7 @@ from dovetail.graph.count import (
 )
 from dovetail.graph.differentiate import Backward, differentiate
 from dovetail.graph.layer import LayerGraph
-from dovetail.graph.mask import Mask, Span
+from dovetail.graph.mask import Compressed, Mask, Span
 from dovetail.graph.model import ModelGraph, Run, verify_chain
 from dovetail.graph.operator import DimSplit, Exchange, Kind, Operand, Operator, Phase, Unit, Work
 from dovetail.graph.optimizer import OPTIMIZERS, Orthogonalized, optimizer_step, orthogonalized
@@ -24,6 +24,7 @@ __all__ = [
     "HALF_PRECISION",
     "OPTIMIZERS",
     "Backward",
+    "Compressed",
     "DerivedSize",
     "DimSplit",
     "Element",

@@ -67,8 +67,9 @@ def indexer(
     """
     q, k = builder.use(query), builder.use(key)
     rows = q.indices[:-1]
-    batch_seq = rows[:-1]
+    batch_seq = tuple(d for d in rows if d == mask.query or d in k.indices)
     out = (*batch_seq, selected)
+    (heads,) = (d for d in rows if d not in batch_seq)
     builder.tensor(name, out, Role.INDEX, Element.INT64)
     pairs = (*rows, mask.key)
     return builder.append(
@@ -79,7 +80,7 @@ def indexer(
             (q, k, *(() if weights is None else (builder.use(weights),))),
             (Operand(name, out),),
             work=(*matrix_work((*pairs, q.indices[-1])), *vector_work(pairs, 3)),
-            exchanges=(Exchange(mask.key, out, 2), Exchange(rows[-1], (*batch_seq, mask.key))),
+            exchanges=(Exchange(mask.key, out, 2), Exchange(heads, (*batch_seq, mask.key))),
             # a split index_dim would leave partial scores before the relu
             indivisible=(selected, q.indices[-1]),
             mask=mask,

@@ -1,7 +1,8 @@
-"""Which keys a query attends to: everything, the past, a window, a chunk, or the best k."""
+"""Which keys a query attends to: everything, the past, a window, a chunk, the best k, and compressed ones besides."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeVar
@@ -10,7 +11,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frozen import frozen
-from dovetail.graph.size import Size, Sizes, as_array, exact
+from dovetail.graph.size import Size, Sizes, as_array, exact, times, total
 
 NumberT = TypeVar("NumberT", Fraction, Floats)
 
@@ -25,6 +26,16 @@ class Span(StrEnum):
 
 
 @frozen
+class Compressed:
+    """Keys that each stand for several tokens of the past, behind all others on the key dim (DeepSeek-V4)."""
+
+    #: the part of all keys that they are
+    share: Fraction
+    #: how many of them a query sees at most; None: all of the past
+    top_k: int | None = None
+
+
+@frozen
 class Mask:
     """Query × key pairs an attention needs, over the dims `query` and `key` of its operator.
 
@@ -36,6 +47,16 @@ class Mask:
     width: int = 0
     query: str = "seq"
     key: str = "key_seq"
+    compressed: Compressed | None = None
+
+    def parts(self) -> tuple[tuple[Mask, Fraction], ...]:
+        """The masks of the keys of each kind, and the part of all keys that these are."""
+        if self.compressed is None:
+            return ((self, Fraction(1)),)
+        top_k = self.compressed.top_k
+        beside = Mask(self.causal, Span.ALL if top_k is None else Span.TOP_K, top_k or 0, self.query, self.key)
+        share = self.compressed.share
+        return (replace(self, compressed=None), 1 - share), (beside, share)
 
     def coverage(self, sizes: Sizes, *, causal: bool) -> Size:
         """The part of the query × key rectangle that is computed.
@@ -44,6 +65,11 @@ class Mask:
         `causal=True` leaves out the future, which is what a good kernel does.
         """
         keys = sizes[self.key]
+        if self.compressed is None:
+            return self._of(keys, causal=causal)
+        return total(times(mask._of(times(keys, share), causal=causal), share) for mask, share in self.parts())
+
+    def _of(self, keys: Size, *, causal: bool) -> Size:
         if isinstance(keys, int | Fraction):
             return self._exact(Fraction(keys), causal=causal and self.causal)
         return self._array(keys, causal=causal and self.causal)

@@ -178,6 +178,8 @@ def _wrong_mask(layer: LayerGraph, operator: Operator, *, needed: bool) -> Itera
             yield ".mask", f"names the dim {dim}, which is missing in sizes"
     if mask.span.value != "all" and mask.width < 1:
         yield ".mask", f"has a width of {mask.width}"
+    if mask.compressed is not None and not 0 < mask.compressed.share < 1:
+        yield ".mask.compressed", f"has a share of {mask.compressed.share}, which is no part of the keys"
 
 
 def _wrong_routing(layer: LayerGraph) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from dovetail.documents import IN_FULL, Spec, validate
 from dovetail.graph import (
+    Compressed,
     DerivedSize,
     Element,
     Exchange,
@@ -117,6 +118,15 @@ class ExchangeSpec(Spec):
     """to the next shard in order, instead of combined by all"""
 
 
+class CompressedSpec(Spec):
+    """Keys that each stand for several tokens of the past, behind all others on the key dim."""
+
+    share: Ratio
+    """the part of all keys that they are, as text: 1/5"""
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """how many of them a query sees at most; left out: all of the past"""
+
+
 class MaskSpec(Spec):
     """Which keys a query attends to."""
 
@@ -126,6 +136,14 @@ class MaskSpec(Spec):
     """keys a query sees in all, where the span is not all"""
     query: Inner = "seq"
     key: Inner = "key_seq"
+    compressed: CompressedSpec | None = None
+    """keys of another kind behind these"""
+
+    def mask(self) -> Mask:
+        """The same for use."""
+        beside = self.compressed
+        compressed = None if beside is None else Compressed(Fraction(beside.share), beside.top_k)
+        return Mask(self.causal, self.span, self.width, self.query, self.key, compressed)
 
 
 AnySize = Annotated[Annotated[Count, Tag(IN_SHORT)] | Annotated[DerivedSizeSpec, Tag(IN_FULL)], Discriminator(_form)]
@@ -160,7 +178,6 @@ class GraphOperatorSpec(Spec):
 
     def operator(self, tensors: Mapping[str, Tensor]) -> Operator:
         """The same for use."""
-        mask = self.mask
         return Operator(
             self.name,
             self.kind,
@@ -172,7 +189,7 @@ class GraphOperatorSpec(Spec):
             exchanges=tuple(Exchange(e.dim, e.dims, e.values, e.passed_on) for e in self.exchanges),
             indivisible=self.indivisible,
             regroups=self.regroups,
-            mask=None if mask is None else Mask(mask.causal, mask.span, mask.width, mask.query, mask.key),
+            mask=None if self.mask is None else self.mask.mask(),
             fusion=self.fusion,
             attributes=dict(self.attributes),
         )
@@ -274,12 +291,16 @@ def _operator_fields(operator: Operator, tensors: Mapping[str, Tensor]) -> dict[
         ),
         "indivisible": operator.indivisible,
         "regroups": operator.regroups,
-        "mask": None
-        if mask is None
-        else {"causal": mask.causal, "span": mask.span, "width": mask.width, "query": mask.query, "key": mask.key},
+        "mask": None if mask is None else _mask_fields(mask),
         "fusion": operator.fusion,
         "attributes": dict(operator.attributes),
     }
+
+
+def _mask_fields(mask: Mask) -> dict[str, Any]:
+    fields = {"causal": mask.causal, "span": mask.span, "width": mask.width, "query": mask.query, "key": mask.key}
+    beside = mask.compressed
+    return fields | {"compressed": None if beside is None else {"share": str(beside.share), "top_k": beside.top_k}}
 
 
 def _operand_fields(operand: Operand, tensors: Mapping[str, Tensor]) -> object:

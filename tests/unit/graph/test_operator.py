@@ -1,9 +1,11 @@
 """One rule answers every sharding question: what a split of each dim does, read off the operators."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from dovetail.graph import DerivedSize, GraphError, Kind, LayerBuilder, Mask, Role, Span, verify
+from dovetail.graph import Compressed, DerivedSize, GraphError, Kind, LayerBuilder, Mask, Role, Span, verify
 from dovetail.graph.attention import attention
 from dovetail.graph.mask import Mask as MaskClass
 from dovetail.graph.size import as_array
@@ -122,6 +124,16 @@ def test_full_count_ignores_the_future_but_not_the_span():
     assert Mask(True).coverage({"key_seq": 8192}, causal=False) == 1
     assert Mask(True, Span.WINDOW, 1024).coverage({"key_seq": 8192}, causal=False) == 1 / 8
     assert Mask(True, Span.TOP_K, 2048).coverage({"key_seq": 1024}, causal=False) == 1
+
+
+@pytest.mark.parametrize(("top_k", "most"), [(3, 3), (None, 5)])
+def test_compressed_keys_are_seen_beside_those_of_the_window(top_k: int | None, most: int):
+    """Twenty tokens in a window of five, and five keys of four tokens each."""
+    mask = Mask(True, Span.WINDOW, 5, compressed=Compressed(Fraction(1, 5), top_k))
+    counted = sum(min(q + 1, 5) + min(q // 4 + 1, most) for q in range(20))
+    assert mask.coverage({"key_seq": 25}, causal=True) * 20 * 25 == counted
+    many = np.array([25.0])
+    assert as_array(mask.coverage({"key_seq": many}, causal=True)) * 20 * 25 == pytest.approx(counted)
 
 
 def small_attention():

@@ -25,6 +25,8 @@ __all__ = ["from_torch", "trace_config"]
 
 #: Sequences and tokens a config is traced with: like no other size of a model, and a whole number of usual chunks.
 _BATCH, _SEQ = 3, 2816
+#: Where an indexer chooses keys, as many that it has to, also among keys that stand for four tokens each.
+_SEQ_INDEXED = 5888
 
 
 _IN_PARTS = "trace its blocks one by one"
@@ -55,7 +57,9 @@ def trace_document(config: Mapping[str, Any], where: str, name: str, *, strict: 
     module = transformers_model.build(config, where)
     text = module.config.get_text_config()
     longest = getattr(text, "max_position_embeddings", None)
-    seq = _SEQ if not isinstance(longest, int) or longest >= _SEQ else max(1, longest * 11 // 16)
+    seq = _SEQ_INDEXED if hasattr(text, "index_topk") else _SEQ
+    if isinstance(longest, int) and longest < seq:
+        seq = max(1, longest * 11 // 16)
 
     def tokens(images: Images | None) -> Lowered:
         return _lowered(lambda: transformers_model.record_tokens(module, _BATCH, seq, images=images), where, name)

@@ -106,6 +106,13 @@ def _attention(names: _Names, node: Node) -> None:
         names.give(atom, "source_positions")
 
 
+def _indexer(names: _Names, node: Node) -> None:
+    query = names.inf.of(node.args[0])
+    names.axis(query[1], "index_heads")
+    names.axis(query[2], "index_dim")
+    names.axis(names.inf.of(node.result)[-1], "selected")
+
+
 def _routing(names: _Names, node: Node) -> None:
     names.axis(names.inf.of(node.args[0])[-1], "experts")
     names.axis(names.inf.of(node.results[1])[-1], "top_k")
@@ -150,7 +157,7 @@ def _loss(names: _Names, node: Node) -> None:
 
 
 _TELL = {
-    "attention": _attention, "routing": _routing, "gated_delta": _delta, "kimi_delta": _delta,
+    "attention": _attention, "indexer": _indexer, "routing": _routing, "gated_delta": _delta, "kimi_delta": _delta,
     "state_space": _state_space, "causal_conv1d": _causal_conv, "embedding": _embedding,
     "embedding_bag": _embedding_bag, "loss": _loss,
 }  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
-from dovetail.graph import DerivedSize, Element, Kind, Mask, Operand, Operator, Role, Span
-from dovetail.graph.attention import attention
+from dovetail.graph import Compressed, DerivedSize, Element, Kind, Mask, Operand, Operator, Role, Span
+from dovetail.graph.attention import attention, indexer
 from dovetail.graph.operator import matrix_work, union, vector_work
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, ExpertGroups, combine, dispatch, routing
 from dovetail.graph.scan import CHUNK, convolution, linear_attention, state_space
@@ -48,6 +49,12 @@ def _attention(emit: Emitter, node: Node) -> None:
         size = emit.follows(keys) if emit.atoms.is_free(keys) else emit.atoms.size(keys)
         emit.builder.size("key_seq", size)
     mask = _mask(options, emit.dim(asked[0]) if asked else "seq", renamed.get(keys) or emit.dim(keys))
+    beside = emit.atoms.size(keys) - emit.atoms.length(asked)
+    if beside > 0 and mask.span is Span.WINDOW:  # keys behind those of the tokens, which no window hides
+        share = Fraction(beside, emit.atoms.size(keys))
+        mask = replace(mask, compressed=Compressed(share, _most_chosen(options)))
+    elif (most := _most_chosen(options)) is not None:
+        mask = replace(mask, span=Span.TOP_K, width=most)
     outer = [a for a in emit.leaves(q) if a not in width]
     # the width of a head comes last: scores sum it
     a, b = emit.operand(q, {}), emit.operand(k, renamed)
@@ -58,9 +65,35 @@ def _attention(emit: Emitter, node: Node) -> None:
     if extras:
         tensor = emit.whole(extras[0])
         sinks = emit.operand(tensor, {})
-    made = attention(emit.builder, name, (a, b, c), mask, scale=float(options["scale"]), sinks=sinks)
+    chosen = options.get("choice")
+    choice = emit.operand(emit.whole(chosen)) if isinstance(chosen, Value) else None
+    made = attention(emit.builder, name, (a, b, c), mask, scale=float(options["scale"]), sinks=sinks, choice=choice)
     leaves = (*outer, *wide)
     emit.hold(node.result, emit.remember(made, leaves))
+
+
+def _most_chosen(options: Mapping[str, object]) -> int | None:
+    """How many keys an indexer chooses at most, where it had to choose."""
+    most, of = options.get("most"), options.get("of")
+    return most if isinstance(most, int) and isinstance(of, int) and most < of else None
+
+
+def _indexer(emit: Emitter, node: Node) -> None:
+    query, key, *weights = node.args
+    q, k = emit.whole(query), emit.whole(key)
+    *outer, chosen = emit.flat(node.result)
+    batch, width = emit.atoms.find(emit.inf.batch), emit.atoms.leaves(emit.inf.of(key)[-1])
+    (keys,) = (a for a in emit.flat(key) if a != batch and a not in width)
+    renamed = {keys: "key_seq"} if keys in outer else {}
+    if renamed and "key_seq" not in emit.builder.sizes:
+        emit.builder.size("key_seq", emit.follows(keys))
+    rows = next(a for a in outer if a != batch)
+    mask = Mask(bool(node.options["causal"]), query=emit.dim(rows), key=renamed.get(keys) or emit.dim(keys))
+    given = emit.operand(emit.whole(weights[0])) if weights else None
+    made = indexer(
+        emit.builder, emit.name(node), emit.operand(q), emit.operand(k, renamed), given, mask, emit.dim(chosen)
+    )
+    emit.hold(node.result, emit.remember(made, (*outer, chosen)))
 
 
 def _mask(options: Mapping[str, object], query: str, key: str) -> Mask:
@@ -262,7 +295,7 @@ def _convolution(emit: Emitter, node: Node) -> None:
 
 
 BLOCKS: Mapping[str, Emission] = {
-    "attention": _attention, "experts": _experts, "routing": _routing, "causal_conv1d": _causal_conv,
-    "state_space": _state_space, "gated_delta": _delta, "kimi_delta": _delta, "loss": _loss,
-    "group_norm": _group_norm, "convolution": _convolution,
+    "attention": _attention, "indexer": _indexer, "experts": _experts, "routing": _routing,
+    "causal_conv1d": _causal_conv, "state_space": _state_space, "gated_delta": _delta, "kimi_delta": _delta,
+    "loss": _loss, "group_norm": _group_norm, "convolution": _convolution,
 }  # fmt: skip

@@ -84,8 +84,11 @@ class Emitter:
         """The size of a free dim that is not batch or sequence itself."""
         base = self.inf.batch if self.atoms.size(atom) == self.atoms.size(self.inf.batch) else self.inf.sequences[0]
         base = self.inf.sequences[0] if self.inf.sequences else base
-        factor = Fraction(self.atoms.size(atom), self.atoms.size(base))
-        return DerivedSize(("seq" if self.inf.sequences else "batch",), factor=factor)
+        size = self.atoms.size(atom)
+        longest = self.inf.unlimited.get(self.atoms.find(atom), size)
+        factor = Fraction(longest, self.atoms.size(base))
+        at_most = size if size < longest else None
+        return DerivedSize(("seq" if self.inf.sequences else "batch",), factor=factor, at_most=at_most)
 
     def unique(self, name: str) -> str:
         """A name no operator has yet."""

@@ -33,7 +33,7 @@ _MIXING = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "convolution", "
 
 
 #: Operators that take a shape alone from what they read.
-_SHAPED = frozenset({"new_full", "new_empty", "new_zeros", "new_ones", "zeros_like", "ones_like", "full_like",
+SHAPED = frozenset({"new_full", "new_empty", "new_zeros", "new_ones", "zeros_like", "ones_like", "full_like",
                      "empty_like", "rand_like", "randn_like"})  # fmt: skip
 
 
@@ -262,7 +262,7 @@ class Flow:
         seen: dict[object, Node] = {}
         for node in self.nodes:
             node.args, node.options = replaced(node.args, swap), replaced(node.options, swap)
-            if node.target in _SHAPED:
+            if node.target in SHAPED:
                 node.args = ()
             args: tuple[Any, ...] = node.args
             whole = node.target in SAME and bool(args) and isinstance(args[0], Value)

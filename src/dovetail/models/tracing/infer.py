@@ -31,6 +31,8 @@ class Inference:
         self.patches: list[int] = []
         #: keys of self-attention where a tensor of pairs names both
         self.keys: dict[int, int] = {}
+        #: dims of which a job sizes a part at most → how long they would be without this limit
+        self.unlimited: dict[int, int] = {}
         #: a sequence and a length → the number of its chunks and one chunk
         self.chunks: dict[tuple[int, int], tuple[int, int]] = {}
         for value in flow.trace.inputs:

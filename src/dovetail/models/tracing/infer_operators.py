@@ -107,6 +107,17 @@ def _attention(inf: Inference, node: Node) -> None:
         share_heads(inf, q[-3], pairs[-3])
 
 
+def _indexer(inf: Inference, node: Node) -> None:
+    q, k, *weights = (inf.of(x) for x in node.args)
+    inf.same(q[-1], k[-1], node)
+    for given in weights:
+        inf.same(q[-2], given[-1], node)
+    *rows, chosen = node.result.shape
+    choice = inf.atoms.new(chosen, free=True)
+    inf.unlimited[choice] = node.options["of"]
+    inf.axes[node.result.id] = (*(inf.atoms.reshape(q[:1], rows) or inf.atoms.fresh(rows)), (choice,))
+
+
 def share_heads(inf: Inference, queries: Axis, keys: Axis) -> None:
     """Queries' heads are the keys' heads times a group."""
     many, few = inf.atoms.leaves(queries), inf.atoms.leaves(keys)
@@ -243,7 +254,8 @@ OPERATOR_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("mean", "sum", "amax", "amin", "var", "logsumexp"), _reduce),
     **dict.fromkeys(("gated_delta", "kimi_delta"), _delta),
     **dict.fromkeys(("eq", "ne", "lt", "gt", "le", "ge", "logical_and", "logical_not"), pointwise),
-    "linear": _linear, "embedding": _embedding, "norm": _norm, "attention": _attention, "experts": _experts,
+    "linear": _linear, "embedding": _embedding, "norm": _norm, "attention": _attention, "indexer": _indexer,
+    "experts": _experts,
     "routing": _routing, "causal_conv1d": _causal_conv, "state_space": _state_space, "convolution": _convolution,
     "group_norm": _group_norm, **dict.fromkeys(RESIZED, _upsample), "index": _index, "loss": _loss, "topk": _topk,
     "placed": _placed, "embedding_bag": _embedding_bag,

@@ -22,6 +22,7 @@ from dovetail.models.tracing.operator_names import renamed
 from dovetail.models.tracing.rewrite import rewrite
 from dovetail.models.tracing.rewrite_blocks import rewrite_blocks
 from dovetail.models.tracing.rewrite_experts import fold_experts
+from dovetail.models.tracing.rewrite_indexers import fold_indexers
 from dovetail.models.tracing.trace import Node, Trace, Value
 
 #: What modules that encode images are called.
@@ -77,6 +78,7 @@ def _tied(flow: Flow, chain: TracedChain) -> dict[str, str]:
 def rewritten(flow: Flow) -> None:
     """Rewrites in their order."""
     fold_experts(flow)
+    fold_indexers(flow)
     rewrite(flow)
     rewrite_blocks(flow)
 

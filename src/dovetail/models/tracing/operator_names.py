@@ -90,6 +90,10 @@ def _operator_names(graph: LayerGraph) -> dict[str, str]:
             for operand, role in zip(op.inputs[:3], ("query", "key", "value"), strict=False):
                 _up(makers, operand.tensor, role, give)
             give(_next_product(graph, users, op), "output")
+        elif op.kind is Kind.INDEXER:
+            give(op, "index")
+            for operand, role in zip(op.inputs, ("index_query", "index_key", "index_weight"), strict=False):
+                _up(makers, operand.tensor, role, give)
         elif op.kind is Kind.STATE_SPACE:
             give(op, "scan")
             give(_next_product(graph, users, op), "output")

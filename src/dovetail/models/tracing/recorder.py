@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
     def _argument(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
             return self.value(given)
-        return given if isinstance(given, int | float | bool | str | type(None)) else str(given)
+        return given if isinstance(given, int | float | bool | str | Value | None) else str(given)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}

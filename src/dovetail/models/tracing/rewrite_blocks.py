@@ -23,7 +23,7 @@ def rewrite_blocks(flow: Flow) -> None:
         if node.target in ("softmax", "_softmax", "_safe_softmax") and flow.is_alive(node):
             _fold_attention(flow, node)
     for node in list(flow.nodes):
-        if node.target == "attention" and flow.is_alive(node):
+        if node.target in ("attention", "indexer") and flow.is_alive(node):
             fold_partial_rotary(flow, node)
     for node in list(flow.nodes):
         if node.target == "experts":

@@ -18,8 +18,10 @@ from unittest.mock import patch
 import transformers
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from dovetail.models.tracing.flow import SHAPED
 from dovetail.models.tracing.pytorch import really, torch
 from dovetail.models.tracing.recorder import Recorder, whole
+from dovetail.models.tracing.trace import Node, Value
 
 #: What we are called among the kernels of `transformers`, and among those that take sequences one behind another.
 OURS, PACKED = "dovetail", "dovetail_flash"
@@ -107,6 +109,9 @@ class _Kernels:
         }  # fmt: skip
         if said:
             facts["window"] = said.get("window")
+        if (selection := self._masks.selection(mask) or self._masks.selection(options.get("indices"))) is not None:
+            scores, most, *_ = selection.args
+            facts |= {"choice": selection.results[1], "most": most, "of": scores.shape[-1]}
         return self._recorder.note("attention", (query, key, value), facts, out), None
 
     def _packed(self, layer: Any, query: Any, key: Any, value: Any, ends: Any, options: dict[str, Any]) -> Any:
@@ -151,14 +156,21 @@ class _Masks:
 
     def of(self, mask: Any) -> dict[str, Any]:
         """What a mask says, or the one it was made from."""
+        return next((self._facts[value.id] for value, _ in self._above(mask) if value.id in self._facts), {})
+
+    def selection(self, mask: Any) -> Node | None:
+        """What chose the keys that a mask lets see, where it was made of such a choice."""
+        return next((maker for _, maker in self._above(mask) if maker is not None and maker.target == "topk"), None)
+
+    def _above(self, mask: Any) -> Iterator[tuple[Value, Node | None]]:
+        """A mask and all that it was made of, each with what made it."""
         waiting = [] if mask is None else [self._recorder.value(mask)]
         makers = {r.id: n for n in self._recorder.nodes for r in n.results}
         for value in waiting:
-            if value.id in self._facts:
-                return self._facts[value.id]
             maker = makers.get(value.id)
-            waiting.extend(v for v in (maker.inputs() if maker is not None else ()) if v not in waiting)
-        return {}
+            yield value, maker
+            if maker is not None and maker.target not in SHAPED:
+                waiting.extend(v for v in maker.inputs() if v not in waiting)
 
 
 def _probe(function: Any, local: int | None) -> dict[str, Any]:
