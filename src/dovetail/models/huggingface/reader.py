@@ -9,6 +9,10 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.limits import MAX_LAYERS, MAX_WIDTH
 
 
+class MissingOperatorError(InputError):
+    """A config needs an operator that described models do not have."""
+
+
 class ConfigReader:
     """One config (or the text part of one); `null` counts as absent, as in the configs themselves."""
 
@@ -138,9 +142,9 @@ class ConfigReader:
                 self.at(small_name), f"{small} does not divide {large_name} {large}", "it should divide it"
             )
 
-    def refuse(self, name: str, operator: str) -> InputError:
+    def refuse(self, name: str, operator: str) -> MissingOperatorError:
         """The error for a config that needs an operator the graph does not have."""
-        return InputError(
+        return MissingOperatorError(
             self.at(name),
             f"needs {operator}, which Dovetail does not model",
             "it cannot be imported; a model file can only approximate it without this part",

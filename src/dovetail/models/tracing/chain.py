@@ -40,7 +40,7 @@ def chain_of(flow: Flow) -> TracedChain:
         key = (node.after, 0) if node.unit < 0 else (node.unit, 1)
         segments.setdefault(key, []).append(node)
     order: list[tuple[tuple[int, int], str, Value | None, Value | None]] = []
-    for index in range(len(flow.units) + 1):
+    for index in range(max(1, len(flow.units)) + 1):
         if (index, 0) in segments:
             order.append(((index, 0), "", None, None))
         if index < len(flow.units):

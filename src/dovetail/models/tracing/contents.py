@@ -4,7 +4,7 @@
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportMissingTypeArgument=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.models.tracing.pytorch import FakeTensor, really, torch, tree_leaves, tree_map
@@ -81,3 +81,22 @@ def needs_contents(func: Any) -> bool:
 def is_small(result: Any) -> bool:
     """Whether a result is computed where it can be."""
     return sum(each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)) <= MOST_POINTS
+
+
+def known_place(args: Sequence[Any], contents: Callable[[Any], Any]) -> tuple[int, int, int] | None:
+    """Dim, start and end where an index is one known place."""
+    if sum(each is not None for each in args[1]) != 1:
+        return None
+    dim = next(i for i, each in enumerate(args[1]) if each is not None)
+    known = contents(args[1][dim])
+    if known is None or known.numel() != 1 or str(known.dtype) == "torch.bool":
+        return None
+    start = int(known) % args[0].shape[dim]
+    return dim, start, start + 1
+
+
+def takes_all(args: Sequence[Any], contents: Callable[[Any], Any]) -> bool:
+    """Whether an index is a mask of the first axes that leaves nothing out."""
+    masks = [each for each in args[1] if each is not None]
+    known = contents(masks[0]) if len(masks) == 1 and args[1][0] is not None else None
+    return known is not None and str(known.dtype) == "torch.bool" and bool(known.all())

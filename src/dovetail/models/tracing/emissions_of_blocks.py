@@ -275,14 +275,20 @@ def _convolution(emit: Emitter, node: Node) -> None:
     source, name = emit.whole(node.args[0]), emit.name(node)
     weight = emit.weight(node.args[1])
     leaves = emit.flat(node.result)
-    x, w = emit.operand(source), emit.operand(weight)
+    x, w = emit.operand(source), emit.twice(weight)
     dims = tuple(emit.dim(a) for a in leaves)
     emit.builder.tensor(name, dims)
-    box = union((dims, w.indices))
-    spatial = tuple(d for d in (*x.indices, *dims) if d not in w.indices and d != "batch")
-    kernel = tuple(d for d in w.indices if d not in x.indices and d not in dims)
+    # as many channels out as in may be one dim: the weight then has it twice, the first as what is made
+    turned = bool(node.arg(6, "transposed", False))
+    channels = emit.atoms.leaves(emit.inf.of(node.result)[1])
+    first = {} if turned else {a: d for a, d in zip(channels, w.indices, strict=False) if a in emit.leaves(weight)}
+    indices = tuple(first.get(a, emit.dim(a)) for a in leaves)
+    # a transposed one works at every place of what it reads
+    box = union((x.indices if turned else indices, w.indices))
+    spatial = tuple(d for d in (*x.indices, *indices) if d not in w.indices and d != "batch")
+    kernel = tuple(d for d in w.indices if d not in x.indices and d not in indices)
     made = Operator(
-        name, Kind.CONVOLUTION, "dense", (x, w), (Operand(name, dims),), work=matrix_work(box),
+        name, Kind.CONVOLUTION, "dense", (x, w), (Operand(name, indices),), work=matrix_work(box),
         saves=(source,) if emit.builder.tensors[source].role is Role.ACTIVATION else (),
         indivisible=tuple(dict.fromkeys((*spatial, *kernel))),
     )  # fmt: skip

@@ -71,7 +71,12 @@ def _apply(emit: Emitter, node: Node, function: str, operands: list[Value]) -> N
     result, name = node.result, emit.name(node)
     if function.startswith("pointwise") and node.target not in POINTWISE | COMPARISONS | {"pointwise"}:
         emit.approximated[name] = node.target
-    helds = [emit.get(v) if v.id not in emit.waiting else _now(emit, v) for v in operands]
+    # a weight is declared in as many parts as what it joins
+    helds = [
+        emit.get(v) if v.id not in emit.waiting else _now(emit, v)
+        for v in operands
+        if emit.flow.of(v) is not Source.WEIGHT
+    ]
     over = next((h.over for h in helds if h.over is not None and h.fused), None)
     if over is None:
         tensors = [emit.whole(v) for v in operands]

@@ -236,17 +236,16 @@ class Emitter:
         parameter = self.flow.parameter(value)
         if parameter is None:
             return self.whole_constant(value)
-        leaves = self.atoms.leaves(a for axis in self.inf.of(parameter) for a in axis)
-        if over is None:
-            over, number = self._part_of(value, parameter)
-        if over not in leaves:
-            over, number = None, -1
-        key = (f"{parameter.id}/{over}", number)
+        leaves, key = self.atoms.leaves(a for axis in self.inf.of(parameter) for a in axis), (str(parameter.id), -1)
+        for whole, at in (self._part_of(value, parameter), (over, number)):
+            found = self._place_of_part(leaves, whole, at)
+            if found is not None:
+                whole, at = found
+                part = self.atoms.leaves((self.atoms.parts(whole)[at],))
+                leaves = tuple(b for a in leaves for b in (part if a == whole else (a,)))
+                key = (f"{key[0]}/{whole}/{at}", at)
         if key in self._slices:
             return self._slices[key]
-        if over is not None:
-            part = self.atoms.parts(over)[number]
-            leaves = tuple(b for a in leaves for b in (self.atoms.leaves((part,)) if a == over else (a,)))
         dims: list[str] = []
         for atom in leaves:
             dim = self.dim(atom)
@@ -259,6 +258,14 @@ class Emitter:
             self.builder.tensors[made] = replace(self.builder.tensors[made], frozen=True)
         self._slices[key] = self.remember(made, leaves)
         return made
+
+    def _place_of_part(self, leaves: Sequence[int], over: int | None, number: int) -> tuple[int, int] | None:
+        """Of which of these atoms a part of an atom is a part, and which."""
+        if over is None or over in leaves:
+            return None if over is None else (over, number)
+        part = self.atoms.parts(over)[number]
+        found = (a for a in leaves if self.atoms.is_sum(a) and part in self.atoms.parts(a))
+        return next(((a, self.atoms.parts(a).index(part)) for a in found), None)
 
     def _part_of(self, value: Value, parameter: Value) -> tuple[int | None, int]:
         """The part of a parameter that a value is cut out of it as: an atom and the number of its part."""
@@ -306,13 +313,7 @@ class Emitter:
     ) -> str:  # fmt: skip
         """A contraction over atoms; `renames` are the atoms as which those of the right side count."""
         gone, other = set(summed), renames or {}
-        doubled = [a for a in dict.fromkeys(self.leaves(right)) if self.leaves(right).count(a) > 1]
-        a = self.operand(left)
-        b = (
-            self._doubled(right, doubled)
-            if doubled
-            else self.operand(right, {x: self.dim(y) for x, y in other.items()})
-        )
+        a, b = self.operand(left), self.twice(right, {x: self.dim(y) for x, y in other.items()})
         found: dict[int, str] = {}
         for atom in self.leaves(left):
             if atom not in gone:
@@ -330,10 +331,13 @@ class Emitter:
         )  # fmt: skip
         return self.remember(self.builder.append(operator), leaves)
 
-    def _doubled(self, right: str, doubled: Sequence[int]) -> Operand:
-        """A weight that has one dim twice: the axis that is summed takes the dim's name, the other its second."""
+    def twice(self, right: str, rename: Mapping[int, str] | None = None) -> Operand:
+        """A weight that may have one dim twice: the axis that is summed takes the dim's name, the other its second."""
         dims = list(self.builder.tensors[right].dims)
         leaves = self.leaves(right)
+        doubled = {a for a in leaves if leaves.count(a) > 1}
+        if not doubled:
+            return self.operand(right, rename)
         indices: list[str] = []
         for position, atom in enumerate(leaves):
             if atom in doubled:

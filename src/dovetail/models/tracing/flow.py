@@ -28,6 +28,9 @@ POINTWISE = frozenset(
 )  # fmt: skip
 
 
+#: Operators that are work of their own or random, so that two of them with the same operands are two.
+WHOLE = frozenset({"attention", "scaled_dot_product_attention", "experts", "state_space", "gated_delta", "kimi_delta",
+                   "selective_scan", "causal_conv1d", "dropout", "native_dropout", "bernoulli"})  # fmt: skip
 #: Operators whose result is no mere reading of a weight, even if nothing else goes in.
 _MIXING = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "convolution", "softmax", "_softmax"})
 
@@ -56,6 +59,7 @@ class Flow:
         #: parameter name → the name all layers that share it call it
         self.tied: dict[str, str] = {}
         self.source: dict[int, Source] = {}
+        self.maker: dict[int, Node] = {}
         for value in trace.inputs:
             is_float = value.dtype.startswith(("float", "bfloat"))
             self.source[value.id] = Source.DATA if is_float else Source.INDEX
@@ -75,7 +79,7 @@ class Flow:
                 needed.update(v.id for v in node.inputs())
         self.nodes = kept[::-1]
         self._alive = {id(n) for n in self.nodes}
-        self.maker: dict[int, Node] = {r.id: n for n in self.nodes for r in n.results}
+        self.maker = {r.id: n for n in self.nodes for r in n.results}
         self.users: dict[int, list[Node]] = {}
         for node in self.nodes:
             self._link(node)
@@ -83,6 +87,10 @@ class Flow:
     def _link(self, node: Node) -> None:
         for value in {v.id: v for v in node.inputs()}.values():
             self.users.setdefault(value.id, []).append(node)
+        self._tell(node)
+
+    def _tell(self, node: Node) -> None:
+        """Says what the results of a node depend on."""
         source = self._source(node)
         is_rows = node.target == "index" and self.of(node.args[0]) is Source.WEIGHT
         if is_rows or node.target in ("embedding", "embedding_bag"):
@@ -97,8 +105,16 @@ class Flow:
     def _source(self, node: Node) -> Source:
         found = {self.of(v) for v in node.inputs()}
         strongest = max(found, default=Source.CONSTANT)
-        mixed = Source.WEIGHT in found and (Source.INDEX in found or node.target in _MIXING)
+        if strongest is not Source.WEIGHT:
+            return strongest
+        # a weight that is computed from several is data: each of them is trained
+        mixed = Source.INDEX in found or node.target in _MIXING or self._owners(node) > 1
         return Source.DATA if mixed else strongest
+
+    def _owners(self, node: Node) -> int:
+        """How many parameters a node reads."""
+        found = [self.parameter(v) for v in node.inputs() if self.of(v) is Source.WEIGHT]
+        return len({each.id for each in found if each is not None})
 
     def of(self, value: Value) -> Source:
         """What a value depends on."""
@@ -273,7 +289,12 @@ class Flow:
             else:
                 source = args[0] if whole else None
             key = (node.target, repr(node.args), repr(node.options), node.unit)
-            if source is None and key in seen and not node.target.startswith(("rand", "new_empty", "empty")):
+            self.maker.update((r.id, node) for r in node.results)
+            self._tell(node)
+            # products of data are work each time they run, and dropouts differ
+            differs = node.target in _MIXING | WHOLE and self.of(node.result) is Source.DATA
+            differs = differs or node.target.startswith(("rand", "new_empty", "empty"))
+            if source is None and key in seen and not differs:
                 swap.update(zip((r.id for r in node.results), seen[key].results, strict=True))
             elif source is not None:
                 swap[node.result.id] = source

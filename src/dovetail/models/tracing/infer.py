@@ -87,10 +87,13 @@ class Inference:
     def _same_lengths(self, node: Node) -> None:
         """What is not known keeps the axes that are as long as those of what it reads."""
         data = sorted(node.inputs(), key=lambda v: (-self.flow.of(v), -len(v.shape)))
-        for result in node.results:
-            if data and len(data[0].shape) == len(result.shape):
-                pairs = zip(self.of(data[0]), result.shape, strict=True)
-                self.axes[result.id] = tuple(a if self.atoms.length(a) == n else self.atoms.axis(n) for a, n in pairs)
+        for result in node.results if data else ():
+            axes, same_rank = self.of(data[0]), len(data[0].shape) == len(result.shape)
+            fresh = self.atoms.fresh(result.shape)
+            fits = [self.atoms.length(a) == n for a, n in zip(axes, result.shape, strict=False)]
+            # of another rank, the axes before the first that is of another length
+            kept = [i for i, fit in enumerate(fits) if fit and (same_rank or all(fits[:i]))]
+            self.axes[result.id] = tuple(axes[i] if i in kept else axis for i, axis in enumerate(fresh))
 
     def sized(self, like: Axis, size: int) -> Axis:
         """An axis cut from or added to one a job sizes: it grows with the job too."""

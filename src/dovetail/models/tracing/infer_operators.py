@@ -186,14 +186,17 @@ def _delta(inf: Inference, node: Node) -> None:
 def _convolution(inf: Inference, node: Node) -> None:
     x, weight = inf.of(node.args[0]), inf.of(node.args[1])
     groups = node.arg(8, "groups", 1)
+    turned = bool(node.arg(6, "transposed", False))
     out: list[Axis] = [(inf.atoms.new(n, fixed=i > 1),) for i, n in enumerate(node.result.shape)]
     out[0] = x[0]
-    if groups == 1:
-        inf.same(x[1], weight[1], node)
-        out[1] = weight[0]
-    elif groups == node.args[0].shape[1] == node.result.shape[1]:
+    if groups == node.args[0].shape[1] == node.result.shape[1]:
         inf.same(x[1], weight[0], node)
         out[1] = x[1]
+    elif groups == 1:
+        inf.same(x[1], weight[0 if turned else 1], node)
+        out[1] = weight[1 if turned else 0]
+    elif not turned:
+        out[1] = weight[0]
     for position in range(2, len(out)):
         if node.result.shape[position] == node.args[0].shape[position]:
             out[position] = x[position]

@@ -1,17 +1,21 @@
-"""What is asked of modules and tensors as they are: which layers of a list are equal, and what is known of an index."""
+"""Which layers of a list are equal: those that hold the same settings and are called alike."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportMissingTypeArgument=false
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false, reportDeprecated=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
-#: Settings that only say where a layer stands.
-_POSITIONS = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "idx", "index", "training"})
+from dovetail.models.tracing.pytorch import nn, torch
 
-
+#: Settings of `transformers` that only say where a layer stands; a module of somebody else may do what they say.
+_POSITIONS = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "idx", "index"})
+#: What PyTorch itself keeps in every module, but for hooks, which run.
+_OWN = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 #: Modules that hold others in order.
 _LISTS = frozenset({"ModuleList", "Sequential"})
 
@@ -28,18 +32,47 @@ def _facts(module: Any) -> Iterator[object]:
             yield tuple(
                 (name, tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in table.items() if t is not None
             )
-        settings = ((name, value) for name, value in vars(each).items() if name not in _POSITIONS)
-        yield tuple((name, _plain(value)) for name, value in sorted(settings) if _is_setting(value))
+        passed_over = _OWN | _POSITIONS if type(each).__module__.startswith("transformers.") else _OWN
+        # while modules are named their forward is not their own
+        yield tuple(
+            (name, setting(value, each)) for name, value in sorted(vars(each).items())
+            if name not in passed_over and name != "forward"
+        )  # fmt: skip
 
 
-def _is_setting(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_setting(each) for each in value)
-    return isinstance(value, bool | int | float | str | None)
+class _Itself:
+    """An object that is equal to itself alone, kept so that no later one is taken for it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
-def _plain(value: Any) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def setting(value: Any, owner: Any = None) -> object:
+    """What can be compared of a setting or argument: equal ones do the same."""
+    match value:
+        case bool() | int() | float() | str() | bytes() | None | torch.dtype() | torch.device():
+            return type(value).__name__, value
+        case tuple() | list():
+            return type(value).__name__, tuple(setting(each, owner) for each in value)
+        case Mapping():
+            return tuple((setting(name), setting(each, owner)) for name, each in value.items())
+        case functools.partial():
+            return setting(value.func, owner), setting(value.args, owner), setting(value.keywords, owner)
+        case MethodType() if value.__self__ is owner:
+            return value.__func__
+        case FunctionType():
+            cells = (cell.cell_contents for cell in value.__closure__ or ())
+            return value.__code__, tuple(setting(each, owner) for each in cells), setting(value.__defaults__, owner)
+        case _:
+            return "owner" if value is owner else _Itself(value)
 
 
 def units_of(module: Any) -> Iterator[tuple[str, Any]]:
@@ -66,22 +99,3 @@ def shared_by_units(module: Any) -> frozenset[int]:
 def _has_layers(modules: Any) -> bool:
     """Whether a list holds layers, and not single operators of one."""
     return all(any(True for _ in child.children()) for child in modules.children())
-
-
-def known_place(args: Sequence[Any], contents: Callable[[Any], Any]) -> tuple[int, int, int] | None:
-    """Dim, start and end where an index is one known place."""
-    if sum(each is not None for each in args[1]) != 1:
-        return None
-    dim = next(i for i, each in enumerate(args[1]) if each is not None)
-    known = contents(args[1][dim])
-    if known is None or known.numel() != 1 or str(known.dtype) == "torch.bool":
-        return None
-    start = int(known) % args[0].shape[dim]
-    return dim, start, start + 1
-
-
-def takes_all(args: Sequence[Any], contents: Callable[[Any], Any]) -> bool:
-    """Whether an index is a mask of the first axes that leaves nothing out."""
-    masks = [each for each in args[1] if each is not None]
-    known = contents(masks[0]) if len(masks) == 1 and args[1][0] is not None else None
-    return known is not None and str(known.dtype) == "torch.bool" and bool(known.all())

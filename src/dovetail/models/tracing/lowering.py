@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Run, flops, verify_chain
 from dovetail.models.build import TOKEN_TABLE
@@ -83,12 +84,17 @@ def rewritten(flow: Flow) -> None:
     rewrite_blocks(flow)
 
 
+#: What stands between the tensor a loss is of and the number that a module returns.
+_REDUCED = frozenset({"mean", "sum", "add", "sub", "mul", "div", "pow", "neg", "abs", "square", "_log_softmax",
+                      "log_softmax", "nll_loss_forward", "cross_entropy", "mse_loss", "smooth_l1_loss", "clone",
+                      "where", "binary_cross_entropy_with_logits", "_to_copy", "view", "slice", "transpose", "permute",
+                      "unsqueeze", "_unsafe_view"})  # fmt: skip
+
+
 def _attach_loss(trace: Trace) -> None:
-    """A loss where the module returns something else: of classes, or of the distance to a target."""
-    (out, *_) = trace.outputs
-    if len(out.shape) == 0:
-        return
+    """The loss of what a module returns, or of what the number it returns is made of: of classes, or of a distance."""
     makers = {r.id: n for n in trace.nodes for r in n.results}
+    out = _before_loss(trace.outputs[0], makers)
     maker = makers.get(out.id)
     while maker is not None and maker.target not in ("linear", "mm", "addmm") and maker.args:
         value = maker.args[0]
@@ -97,8 +103,23 @@ def _attach_loss(trace: Trace) -> None:
     kind = "cross_entropy" if classes else "squared_error"
     highest = max(r.id for n in trace.nodes for r in n.results)
     loss = Value(highest + 1, (), "float32", "", "computed")
-    trace.nodes.append(Node("loss", (out,), {"kind": kind}, (loss,), (), -1, len(trace.units)))
+    trace.nodes.append(Node("loss", (out,), {"kind": kind}, (loss,), (), -1, max(1, len(trace.units))))
     trace.outputs = (loss,)
+
+
+def _before_loss(out: Value, makers: Mapping[int, Node]) -> Value:
+    """The largest tensor that a number is made of by what losses do; what a module returns where that is no number."""
+    if out.shape:
+        return out
+    value = out
+    while (maker := makers.get(value.id)) is not None and maker.target in _REDUCED:
+        made = [v for v in maker.inputs() if v.id in makers and v.dtype.startswith(("float", "bfloat"))]
+        if not made:
+            break
+        value = max(made, key=lambda v: prod(v.shape))
+    if not value.shape:
+        raise InputError("module", "returns a number that is the loss of no tensor", "it should return its logits")
+    return value
 
 
 class _Lowering:
@@ -161,9 +182,13 @@ class _Lowering:
         tables = [o.inputs[1].indices[0] for o in looked_up if "seq" in o.inputs[0].indices]
         return Lowered(
             graph, {k: v for k, v in self._approximated.items() if v}, tuple(self._left_out), hidden,
-            sizes.get("vocab", 0), max((sizes[d] for d in tables if d.startswith("positions")), default=None),
+            sizes.get("vocab", 0), max((sizes[d] for d in tables if self._is_of_places(d, sizes[d])), default=None),
             None if self._inf.sequences else places,
         )  # fmt: skip
+
+    def _is_of_places(self, dim: str, rows: int) -> bool:
+        """Whether a table that positions are looked up in has a row for each, and not for classes of distances."""
+        return dim.startswith("positions") and rows >= (self._inf.flow.trace.seq or 1)
 
     def _compare_products(self, graph: ModelGraph) -> None:
         """Notes where products of the graph are not those of the trace: axes that were taken for other ones."""
@@ -198,7 +223,7 @@ class _Lowering:
         if number == len(self._chain.positions) - 1:
             return HEAD
         parts = [p for p in position.path.split(".") if p and not p.isdigit()]
-        base = parts[-1] if parts else "between"
+        base = (parts[-1].strip("_") if parts else "") or "between"
         base = "block" if base in ("layers", "h", "blocks", "layer", "block") else base
         side = "vision" if _VISION & set(parts) else next((p for p in parts if p in ("encoder", "decoder")), "")
         base = f"{side}_{base}" if side and side != base else base

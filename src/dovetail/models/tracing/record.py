@@ -8,13 +8,15 @@ Of equal layers in a list one is run, the others hand their input on, so a hundr
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false, reportDeprecated=false
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dovetail.errors import InputError
-from dovetail.models.tracing.kinds import kind_of, shared_by_units, units_of
+from dovetail.models.tracing.kinds import kind_of, setting, shared_by_units, units_of
 from dovetail.models.tracing.pytorch import (
     FakeTensorMode,
     nn,
@@ -30,9 +32,12 @@ from dovetail.models.tracing.trace import Trace, UnitCall, Value
 class Recording:
     """A module made ready: its weights without contents, its modules named, its equal layers skipped."""
 
-    def __init__(self, module: nn.Module, batch: int, seq: int | None, *, every_layer: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, batch: int, seq: int | None, *, every_layer: bool = False,
+        apart: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self.module = module
-        self._every_layer = every_layer
+        self._every_layer, self._apart = every_layer, apart
         self.recorder = Recorder()
         self.batch, self.seq = batch, seq
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -72,8 +77,10 @@ class Recording:
         by_id = {id(p): n for n, p in self.module.named_parameters()}
         shared = frozenset(by_id[each] for each in shared_by_units(self.module))
         parameters_in_all = sum(p.numel() for p in self.module.parameters())
+        calls = Counter(unit.path for unit in self._units)
+        repeated = frozenset(name for name, count in calls.items() if count > 1) - self._apart
         return Trace(
-            self.recorder.nodes, tuple(inputs), outputs, parameters, frozen, shared,
+            self.recorder.nodes, tuple(inputs), outputs, parameters, frozen, shared, repeated,
             parameters_in_all, tuple(self._units), self.batch, self.seq, list(self.recorder.notes),
         )  # fmt: skip
 
@@ -119,7 +126,8 @@ class Recording:
             shared = shared_by_units(self.module)
             for name, unit in units_of(self.module):
                 # what layers share may do something else for each of them
-                kind = (name,) if any(id(p) in shared for p in unit.parameters()) else kind_of(unit)
+                alone = name in self._apart or any(id(p) in shared for p in unit.parameters())
+                kind = (name,) if alone else kind_of(unit)
                 unit.forward = self._as_unit(name, kind, unit.forward)
             yield
 
@@ -139,10 +147,9 @@ class Recording:
         def call(*args: Any, **options: Any) -> Any:
             if self._inside or not self.recorder.recording:
                 return forward(*args, **options)
-            flat, _ = tree_flatten((args, options))
-            tensors = [t for t in flat if isinstance(t, torch.Tensor)]
-            stream = next((t for t in tensors if t.is_floating_point()), None)
-            key = (kind, *(tuple(t.shape) for t in tensors), *sorted(options))
+            flat, spec = tree_flatten((args, options))
+            stream = next((t for t in flat if isinstance(t, torch.Tensor) and t.is_floating_point()), None)
+            key = (kind, str(spec), *(self._argument(each, stream) for each in flat))
             if stream is not None and key in self._recorded and not self._every_layer:
                 index, out = self._recorded[key]
                 with self.recorder.paused():
@@ -170,13 +177,25 @@ class Recording:
 
         return call
 
+    def _argument(self, given: Any, stream: torch.Tensor | None) -> object:
+        """What must be the same of an argument for a layer to do the same: of the stream no more than its shape."""
+        if not isinstance(given, torch.Tensor):
+            return setting(given)
+        shape = (tuple(given.shape), str(given.dtype))
+        return shape if given is stream else (*shape, self.recorder.value(given).id)
+
     def _append(self, call: UnitCall) -> None:
         self._units.append(call)
         self.recorder.begun = len(self._units)
 
 
-def record(module: nn.Module, example_inputs: Any) -> Trace:
-    """The forward pass of a module on inputs shaped like the given ones."""
+def record(
+    module: nn.Module, example_inputs: Any, *, every_layer: bool = False, apart: frozenset[str] = frozenset()
+) -> Trace:
+    """The forward pass of a module on inputs shaped like the given ones.
+
+    `every_layer` runs equal layers too, each by itself; those `apart` stand for no other.
+    """
     args, options = (), dict[str, Any]()
     if isinstance(example_inputs, Mapping):
         options = dict(example_inputs)
@@ -189,7 +208,12 @@ def record(module: nn.Module, example_inputs: Any) -> Trace:
     if not tensors or any(not t.dim() for t in tensors):
         raise InputError("example_inputs", "hold no tensor with a batch axis", "give what the module's forward takes")
     tokens = next((t for t in tensors if t.dim() == 2 and not t.is_floating_point()), None)
-    recording = Recording(module, int(tensors[0].shape[0]), None if tokens is None else int(tokens.shape[1]))
+    ones = ["sample"] * (tensors[0].shape[0] == 1) + ["token"] * (tokens is not None and tokens.shape[1] == 1)
+    if ones:
+        what = f"have one {ones[0]}, whose axis is taken for one that is not there"
+        raise InputError("example_inputs", what, f"give two {ones[0]}s or more")
+    seq = None if tokens is None else int(tokens.shape[1])
+    recording = Recording(module, int(tensors[0].shape[0]), seq, every_layer=every_layer, apart=apart)
 
     def call(model: nn.Module, fake: Function) -> Any:
         names = iter(f"input_{i}" if i else "tokens" for i in range(len(flat)))
@@ -201,13 +225,16 @@ def record(module: nn.Module, example_inputs: Any) -> Trace:
 
 
 def _results(out: Any) -> Any:
-    """The loss or the logits of what a module returns."""
+    """The loss or the logits of what a module returns, or else what it computed first of it."""
     for name in ("loss", "logits", "sample"):
-        found = getattr(out, name, None)
+        found = out.get(name) if isinstance(out, Mapping) else getattr(out, name, None)
         if isinstance(found, torch.Tensor):
             return found
-    flat, _ = tree_flatten(out)
-    return next(t for t in flat if isinstance(t, torch.Tensor))
+    fields = vars(out) if dataclasses.is_dataclass(out) else out
+    tensors = [t for t in tree_flatten(fields)[0] if isinstance(t, torch.Tensor)]
+    if not tensors:
+        raise InputError("module", "returns no tensor", "it should return its loss or its logits")
+    return next((t for t in tensors if not t.dim() and t.is_floating_point()), tensors[0])
 
 
 def _restore(module: nn.Module, forward: Any) -> None:

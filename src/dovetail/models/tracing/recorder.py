@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from dovetail.errors import InputError
-from dovetail.models.tracing.contents import Contents, is_small, needs_contents
-from dovetail.models.tracing.kinds import known_place, takes_all
+from dovetail.models.tracing.contents import Contents, is_small, known_place, needs_contents, takes_all
 from dovetail.models.tracing.pytorch import (
     TorchDispatchMode,
     TorchFunctionMode,
@@ -57,6 +56,8 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.nodes: list[Node] = []
+        #: what made each value, by its id
+        self.maker: dict[int, Node] = {}
         self.notes: dict[str, None] = {}
         self.path: list[str] = []
         self.unit = -1
@@ -100,12 +101,17 @@ class Recorder(TorchDispatchMode):
         given = tree_map(self._argument, (tuple(args), dict(options)))
         flat, _ = tree_flatten(out)
         results = tuple(self.declare(t, kind) for t in flat if isinstance(t, torch.Tensor))
-        if len(self.nodes) > MOST_OPERATORS:
+        if results:
+            self._add(target, *given, results)
+        return out
+
+    def _add(self, target: str, args: tuple[Any, ...], options: Mapping[str, Any], results: tuple[Value, ...]) -> None:
+        if len(self.nodes) >= MOST_OPERATORS:
             what = f"runs more than {MOST_OPERATORS:,} operators, token by token or layer by layer"
             raise InputError("module", what, "trace its blocks one by one")
-        if results:
-            self.nodes.append(Node(target, given[0], given[1], results, tuple(self.path), self.unit, self.begun))
-        return out
+        node = Node(target, args, options, results, tuple(self.path), self.unit, self.begun)
+        self.nodes.append(node)
+        self.maker.update((each.id, node) for each in results)
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
@@ -130,16 +136,12 @@ class Recorder(TorchDispatchMode):
         target = written[0]
         view = self.value(target)
         result = self.declare(target, "computed")
-        self.nodes.append(
-            Node(name.removesuffix("_"), arguments[0], arguments[1], (result,), tuple(self.path), self.unit, self.begun)
-        )
+        self._add(name.removesuffix("_"), *arguments, (result,))
         base = getattr(target, "_base", None)
         if base is not None and target._is_view():
             before = self.value(base)
             after = self.declare(base, "computed")
-            self.nodes.append(
-                Node("scatter", (before, result, view), {}, (after,), tuple(self.path), self.unit, self.begun)
-            )
+            self._add("scatter", (before, result, view), {}, (after,))
         return out
 
     def differences(self, ends: torch.Tensor) -> list[int]:
@@ -198,8 +200,16 @@ class Recorder(TorchDispatchMode):
             return UNKNOWN_ROWS if known is None else int(known.sum())
 
     def _is_random(self, value: Value) -> bool:
-        made = next((n for n in reversed(self.nodes) if value in n.results), None)
-        return made is not None and (made.target.startswith("rand") or any(map(self._is_random, made.inputs())))
+        """Whether it is made of random numbers."""
+        waiting, seen = [value], {value.id}
+        for each in waiting:
+            maker = self.maker.get(each.id)
+            if maker is not None and maker.target.startswith("rand"):
+                return True
+            more = [v for v in maker.inputs() if v.id not in seen] if maker is not None else []
+            seen.update(v.id for v in more)
+            waiting += more
+        return False
 
 
 class WholeFunctions(TorchFunctionMode):

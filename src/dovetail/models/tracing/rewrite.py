@@ -212,7 +212,12 @@ def _is_turn(flow: Flow, node: Node) -> bool:
 def _is_angle(flow: Flow, table: Value) -> bool:
     """Whether a table is made of sines and cosines, or is kept and may be."""
     makers = flow.above(table, lambda _: False)
-    kept = [v for n in makers for v in n.inputs() if v.kind == "buffer" and v.dtype.startswith(("float", "bfloat"))]
+    kept = [
+        v
+        for n in makers
+        for v in n.inputs()
+        if v.kind in ("buffer", "constant") and v.dtype.startswith(("float", "bfloat", "complex"))
+    ]
     is_made = any(n.target in ("cos", "sin", "polar", "outer") for n in makers)
     return is_made or bool(kept) or table.kind in ("buffer", "constant")
 
@@ -302,7 +307,7 @@ def fold_activations(flow: Flow) -> None:
                 found = flow.closed(source, POINTWISE, lambda inside, n=node: any(i is n for i in inside))
                 if found is None:
                     continue
-                inside, last = _longest(flow, source, *found)
+                inside, last = _longest(flow, *found)
                 if len(inside) > 1:
                     weights = {v.id: v for n in inside for v in n.inputs() if flow.of(v) is Source.WEIGHT}
                     args = (source, *weights.values())
@@ -312,14 +317,13 @@ def fold_activations(flow: Flow) -> None:
                 break
 
 
-def _longest(flow: Flow, source: Value, inside: list[Node], last: Node) -> tuple[list[Node], Node]:
+def _longest(flow: Flow, inside: list[Node], last: Node) -> tuple[list[Node], Node]:
     """A region prolonged by operators that have nothing else to read: scaling by a number, a square."""
     user = flow.sole_user(last.result)
     squares = user is not None and user.target == "pow" and last.target == "relu"
     scales = user is not None and user.target == "mul" and len(list(user.inputs())) == 1 and last.target == "tanh"
     if user is not None and (squares or scales) and last.result not in flow.outputs:
         return [*inside, user], user
-    del source
     return inside, last
 
 

@@ -10,12 +10,18 @@ from dovetail.models.tracing.trace import Node, Value
 
 PRODUCTS = frozenset({"bmm", "baddbmm", "mm", "addmm", "linear"})
 _BATCHED = ("bmm", "baddbmm")
+#: What attention is where a function of PyTorch calls it, and not the module.
+_LOWERED = frozenset({"_scaled_dot_product_flash_attention_for_cpu"})
 _COMPARES = frozenset({"tril", "triu", "le", "ge", "lt", "gt", "le_", "ones_like"})
 
 
 def rewrite_blocks(flow: Flow) -> None:
     """Attention first: what is left of softmaxes may be routing."""
     for node in flow.nodes:
+        if node.target in _LOWERED:
+            node.target = "scaled_dot_product_attention"
+            query, key, value, _, causal = (*node.args, *(0.0, False)[len(node.args) - 3 :])[:5]
+            node.args = (query, key, value, node.options.get("attn_mask"), 0.0, causal)
         if node.target == "scaled_dot_product_attention":
             _given_attention(flow, node)
     flow.update()
@@ -107,7 +113,7 @@ def _weighted_sum(flow: Flow, softmax: Node) -> tuple[Node, list[Node], Value] |
     while (node := flow.sole_user(value)) is not None:
         if node.target == "bmm" and node.args[0] == value:
             return node, below, node.args[1]
-        if node.target not in POINTWISE | VIEWS | {"dropout", "native_dropout", "slice"}:
+        if node.target not in POINTWISE | VIEWS | {"dropout", "native_dropout", "slice"} or len(flow.data(node)) > 1:
             return None
         below.append(node)
         value = node.result

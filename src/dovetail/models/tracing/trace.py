@@ -82,6 +82,8 @@ class Trace:
     frozen: frozenset[str]
     #: parameters that several layers hold, by name
     shared: frozenset[str] = frozenset()
+    #: layers that run more than once and stand for others of their kind
+    repeated: frozenset[str] = frozenset()
     #: how many parameters the module has, each counted once
     num_parameters: int = 0
     units: tuple[UnitCall, ...] = ()

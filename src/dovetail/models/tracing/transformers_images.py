@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.models.tracing.pytorch import nn, torch
 from dovetail.models.tracing.recorder import Recorder
@@ -18,6 +19,8 @@ from dovetail.models.tracing.recorder import Recorder
 _EDGE = 32
 #: Patches pooled into one token, along the edge of an image.
 _POOLED_EDGE = 16
+#: As many patches along an edge as are written out.
+_MOST_EDGE = 512
 
 
 @frozen
@@ -45,6 +48,12 @@ def images_of(module: Any, batch: int) -> tuple[Images, ...]:
         return (Images((batch * _EDGE**2, *pixels), {"image_grid_thw": grid}, _words(_EDGE * patch)),)
     if "image_position_ids" in named:
         edge = _POOLED_EDGE * _number(vision, 1, "pooling_kernel_size")
+        if edge > _MOST_EDGE:
+            raise InputError(
+                "vision_config.pooling_kernel_size",
+                f"makes {edge} patches an edge",
+                f"it should be at most {_MOST_EDGE // _POOLED_EDGE}",
+            )
         places = [[[column, row] for row in range(edge) for column in range(edge)]] * batch
         return (Images((batch, edge**2, channels * patch**2), {"image_position_ids": places}, _words(edge * patch)),)
     edge = _number(vision, _EDGE * patch, "image_size")

@@ -15,8 +15,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import huggingface_hub
 import transformers
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.models.auto import auto_factory
 
 from dovetail.models.tracing.flow import SHAPED
 from dovetail.models.tracing.pytorch import really, torch
@@ -37,6 +39,15 @@ KERNELS: Mapping[str, str] = {
     "chunk_kimi_delta_attention": "kimi_delta",
     "mamba_selective_scan": SELECTIVE_SCAN,
 }
+
+
+@contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Whatever a config names, no code but that of `transformers` runs, and nothing is downloaded."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+        stack.enter_context(patch.object(auto_factory, "resolve_trust_remote_code", lambda *_, **__: False))
+        yield
 
 
 @contextmanager
@@ -165,9 +176,8 @@ class _Masks:
     def _above(self, mask: Any) -> Iterator[tuple[Value, Node | None]]:
         """A mask and all that it was made of, each with what made it."""
         waiting = [] if mask is None else [self._recorder.value(mask)]
-        makers = {r.id: n for n in self._recorder.nodes for r in n.results}
         for value in waiting:
-            maker = makers.get(value.id)
+            maker = self._recorder.maker.get(value.id)
             yield value, maker
             if maker is not None and maker.target not in SHAPED:
                 waiting.extend(v for v in maker.inputs() if v not in waiting)

@@ -10,6 +10,7 @@ Attention, experts and scans are recorded as the one operator that training kern
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dovetail.errors import InputError, quoted
@@ -17,12 +18,18 @@ from dovetail.models.tracing.pytorch import torch
 from dovetail.models.tracing.record import Recording
 from dovetail.models.tracing.trace import Trace
 from dovetail.models.tracing.transformers_images import Images, among_tokens, encoded
-from dovetail.models.tracing.transformers_kernels import OURS, kernels, registered, transformers
+from dovetail.models.tracing.transformers_kernels import OURS, kernels, nothing_fetched, registered, transformers
 
 #: Classes to look a config up in, by what it is for.
-_CLASSES = (
-    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModel",
-)  # fmt: skip
+_PAIRED = "AutoModelForSeq2SeqLM"
+_CLASSES = ("AutoModelForCausalLM", "AutoModelForMaskedLM", _PAIRED, "AutoModelForImageTextToText", "AutoModel")
+
+
+#: What a config names that is not in it: code to run, weights to fetch, kernels to load.
+_REFERENCES = frozenset({"auto_map", "custom_code", "quantization_config", "_name_or_path", "name_or_path"})
+
+#: As many modules as are built: a model of a thousand layers of unlike operators has fewer.
+MOST_MODULES = 50_000
 
 
 def build(config: Mapping[str, Any], where: str) -> Any:
@@ -31,42 +38,75 @@ def build(config: Mapping[str, Any], where: str) -> Any:
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         what = f"is {quoted(kind)}, which transformers {transformers.__version__} does not have"
         raise InputError(f"{where}: model_type", what, "a newer transformers may have it")
-    fields = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
+    fields = _without_references(config)
     reason = "it has no such model with a head"
     try:
-        settings = transformers.AutoConfig.for_model(**fields)
-        for make in _makers(fields):
-            for attention in (OURS, "sdpa", "eager"):
-                try:
-                    with torch.device("meta"), registered(None):
-                        return make(settings, dtype=torch.bfloat16, attn_implementation=attention)
-                except (ValueError, KeyError) as error:  # a class that knows some kernels alone, or another kind
-                    reason = f"{type(error).__name__}: {error}"
+        with ExitStack() as stack:
+            stack.enter_context(nothing_fetched())
+            stack.enter_context(_bounded(where))
+            settings = transformers.AutoConfig.for_model(**fields)
+            for make in _makers(fields, settings):
+                for attention in (OURS, "sdpa", "eager"):
+                    try:
+                        with torch.device("meta"), registered(None):
+                            return make(settings, dtype=torch.bfloat16, attn_implementation=attention)
+                    except InputError:
+                        raise
+                    except (ValueError, KeyError) as error:  # a class that knows some kernels alone, or another kind
+                        reason = f"{type(error).__name__}: {error}"
+    except InputError:
+        raise
     except Exception as error:  # of any kind: it is the config's
         reason = f"{type(error).__name__}: {error}"
     what = f"describes a {kind}, which transformers {transformers.__version__} cannot build"
     raise InputError(where, f"{what} ({quoted(reason, 200)})", "correct it, or trace the module")
 
 
-def _makers(fields: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
+def _without_references(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without what names code or weights elsewhere, at any depth."""
+    return {
+        name: _without_references(value) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+        if name not in _REFERENCES
+    }
+
+
+@contextmanager
+def _bounded(where: str) -> Iterator[None]:
+    """Refuses a config that asks for more modules than any model has, before they are all built."""
+    built = 0
+
+    def count(*_: Any) -> None:
+        nonlocal built
+        built += 1
+        if built > MOST_MODULES:
+            raise InputError(where, f"describes more than {MOST_MODULES:,} modules", "it should have fewer layers")
+
+    hook = torch.nn.modules.module.register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _makers(fields: Mapping[str, Any], settings: Any) -> Iterator[Callable[..., Any]]:
     """What makes a model of a config: the classes it names, then those for each use."""
     named = fields.get("architectures")
     for name in named if isinstance(named, list | tuple) else ():
         factory = getattr(transformers, name, None) if isinstance(name, str) else None
         if isinstance(factory, type) and issubclass(factory, transformers.PreTrainedModel):
             yield factory._from_config
-    for name in _CLASSES:
+    paired = fields.get("is_encoder_decoder", getattr(settings, "is_encoder_decoder", False))
+    for name in sorted(_CLASSES, key=lambda name: name != _PAIRED if paired else 0):
         yield getattr(transformers, name).from_config
 
 
 def record_tokens(
-    module: Any, batch: int, seq: int, *, images: Images | None = None, every_layer: bool = False
-) -> Trace:
-    """The forward pass over token ids, up to the logits, those of images among them.
-
-    `every_layer` runs equal layers too, each by itself.
-    """
-    recording = Recording(module, batch, seq, every_layer=every_layer)
+    module: Any, batch: int, seq: int, *, images: Images | None = None, every_layer: bool = False,
+    apart: frozenset[str] = frozenset(),
+) -> Trace:  # fmt: skip
+    """The forward pass over token ids, up to the logits, those of images among them; as `record` otherwise."""
+    recording = Recording(module, batch, seq, every_layer=every_layer, apart=apart)
 
     def call(model: Any, fake: Callable[..., Any]) -> Any:
         if images is None:
@@ -85,7 +125,7 @@ def record_tokens(
         logits = getattr(out, "logits", None)
         return logits if logits is not None else out[0]
 
-    with kernels(module, recording.recorder, batch):
+    with nothing_fetched(), kernels(module, recording.recorder, batch):
         return recording.run(call)
 
 
