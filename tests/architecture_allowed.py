@@ -20,6 +20,7 @@ LOADS_AN_EXTRA = frozenset(
         "dovetail.exploration.evolutionary",
         "dovetail.models.tracing.contents",
         "dovetail.models.tracing.kinds",
+        "dovetail.models.tracing.masks",
         "dovetail.models.tracing.pytorch",
         "dovetail.models.tracing.record",
         "dovetail.models.tracing.recorder",

@@ -42,7 +42,8 @@ def imported(name: str) -> Model:
 @cache
 def traced_module(name: str, *, realistic: bool = False) -> TracedModel:
     """A module outside transformers, traced."""
-    module = torch_models.build(name, realistic=realistic)
+    # what masks hold is known where they are not on meta
+    module = torch_models.build(name, realistic=realistic, device="meta" if realistic else "cpu")
     return from_torch(module, module.example(2), name=name.replace("_", "-"))
 
 

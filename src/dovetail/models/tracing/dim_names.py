@@ -144,7 +144,7 @@ def _causal_conv(names: _Names, node: Node) -> None:
 def _embedding(names: _Names, node: Node) -> None:
     inf, (table, ids) = names.inf, node.args[:2]
     places = inf.flow.of(ids) is Source.CONSTANT
-    names.axis(inf.of(table)[0], "positions" if places else "vocab" if len(ids.shape) > 1 else "classes")
+    names.axis(inf.of(table)[-2], "positions" if places else "vocab" if len(ids.shape) > 1 else "classes")
 
 
 def _embedding_bag(names: _Names, node: Node) -> None:

@@ -98,6 +98,11 @@ class Flow:
         for result in node.results:
             self.source[result.id] = source
 
+    def note(self, words: str) -> None:
+        """What is told to the user with the graph."""
+        if words not in self.trace.notes:
+            self.trace.notes.append(words)
+
     def is_alive(self, node: Node) -> bool:
         """Whether a node is still one of the flow."""
         return id(node) in self._alive
@@ -275,9 +280,12 @@ class Flow:
     def _forget_same(self) -> None:
         swap: dict[int, Value] = {}
         kept: list[Node] = []
+        detached: set[int] = set()
         seen: dict[object, Node] = {}
         for node in self.nodes:
+            stopped = {v.id for v in node.inputs()} & detached
             node.args, node.options = replaced(node.args, swap), replaced(node.options, swap)
+            node.stops = node.stops or bool(stopped)
             if node.target in SHAPED:
                 node.args = ()
             args: tuple[Any, ...] = node.args
@@ -298,6 +306,8 @@ class Flow:
                 swap.update(zip((r.id for r in node.results), seen[key].results, strict=True))
             elif source is not None:
                 swap[node.result.id] = source
+                if node.stops and self.of(source) is Source.DATA:
+                    detached.add(node.result.id)
             else:
                 kept.append(node)
                 seen[key] = node

@@ -24,6 +24,7 @@ class Inference:
         self.flow, self._rules = flow, rules
         self.atoms = Atoms()
         self.axes: dict[int, Axes] = {}
+        self._selected = 0
         self.broken: dict[int, str] = {}
         self.batch = self.atoms.new(flow.trace.batch, free=True)
         self.sequences: list[int] = []
@@ -33,6 +34,8 @@ class Inference:
         self.keys: dict[int, int] = {}
         #: dims of which a job sizes a part at most → how long they would be without this limit
         self.unlimited: dict[int, int] = {}
+        #: whether the module goes over its tokens one by one
+        self.unrolled = False
         #: a sequence and a length → the number of its chunks and one chunk
         self.chunks: dict[tuple[int, int], tuple[int, int]] = {}
         for value in flow.trace.inputs:
@@ -83,6 +86,11 @@ class Inference:
             self._same_lengths(node)
         for result in node.results:
             self._fitted(node, result)
+        places = self.flow.trace.seq or 1
+        if node.target == "select" and self.grows(self.of(node.args[0])[node.args[1]]):
+            self._selected += 1
+        many = max(len(node.results), self._selected) >= places > 1
+        self.unrolled = self.unrolled or (many and any(map(self.grows, self.of(node.args[0]))))
 
     def _same_lengths(self, node: Node) -> None:
         """What is not known keeps the axes that are as long as those of what it reads."""

@@ -36,7 +36,7 @@ def _mm(inf: Inference, node: Node) -> None:
 
 def _embedding(inf: Inference, node: Node) -> None:
     table, ids = node.args[:2]
-    inf.axes[node.result.id] = (*inf.of(ids), inf.of(table)[1])
+    inf.axes[node.result.id] = (*inf.of(ids), inf.of(table)[-1])
 
 
 def _embedding_bag(inf: Inference, node: Node) -> None:

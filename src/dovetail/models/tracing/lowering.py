@@ -24,7 +24,7 @@ from dovetail.models.tracing.rewrite import rewrite
 from dovetail.models.tracing.rewrite_blocks import rewrite_blocks
 from dovetail.models.tracing.rewrite_experts import fold_experts
 from dovetail.models.tracing.rewrite_indexers import fold_indexers
-from dovetail.models.tracing.trace import Node, Trace, Value
+from dovetail.models.tracing.trace import UNKNOWN_ROWS, Node, Trace, Value
 
 #: What modules that encode images are called.
 _VISION = frozenset({"visual", "vision", "vision_tower", "vision_model", "vision_encoder"})
@@ -130,6 +130,8 @@ class _Lowering:
         self._layers: dict[str, LayerGraph] = {}
         self._approximated: dict[str, dict[str, str]] = {}
         self._left_out: dict[str, None] = dict.fromkeys(inf.flow.trace.notes)
+        self._note_stops()
+        self._note_rows()
         self._classes: dict[object, str] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
         units = inf.flow.units
@@ -183,8 +185,31 @@ class _Lowering:
         return Lowered(
             graph, {k: v for k, v in self._approximated.items() if v}, tuple(self._left_out), hidden,
             sizes.get("vocab", 0), max((sizes[d] for d in tables if self._is_of_places(d, sizes[d])), default=None),
-            None if self._inf.sequences else places,
+            places if not self._inf.sequences else self._inf.flow.trace.seq if self._inf.unrolled else None,
         )  # fmt: skip
+
+    def _note_stops(self) -> None:
+        """Where gradients stop, which the graph does not know."""
+        flow = self._inf.flow
+        trained = {v.id for v in flow.outputs}
+        stops = 0
+        for node in reversed(flow.nodes):
+            if not any(r.id in trained for r in node.results) or node.target == "indexer":
+                continue
+            data = [v for v in (node.args[:3] if node.target == "attention" else node.inputs()) if flow.is_data(v)]
+            stops += node.stops and bool(data)
+            trained.update(v.id for v in data if v.dtype.startswith(("float", "bfloat")))
+        if stops:
+            what = f"gradients stop at {stops} operators, and a backward of what comes before is counted all the same"
+            self._left_out[what] = None
+
+    def _note_rows(self) -> None:
+        """Rows picked by contents nobody knows."""
+        for node in self._inf.flow.nodes:
+            masks = [v for v in node.inputs() if v.dtype in ("bool", "uint8")] if node.target == "index" else []
+            if node.target in ("nonzero", "masked_select") or (masks and self._inf.flow.is_data(node.args[0])):
+                what = f"how many rows {node.target} picks is not known; {UNKNOWN_ROWS} stand for them"
+                self._left_out[what] = None
 
     def _is_of_places(self, dim: str, rows: int) -> bool:
         """Whether a table that positions are looked up in has a row for each, and not for classes of distances."""

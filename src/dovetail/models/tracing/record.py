@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dovetail.errors import InputError
+from dovetail.models.tracing.contents import MOST_POINTS
 from dovetail.models.tracing.kinds import kind_of, setting, shared_by_units, units_of
 from dovetail.models.tracing.pytorch import (
     FakeTensorMode,
@@ -64,6 +65,7 @@ class Recording:
                     self.recorder.declare(empty, "constant", name, contents=real)
                 return empty
 
+            stack.enter_context(self._own_backward())
             stack.enter_context(self.recorder)
             stack.enter_context(WholeFunctions(self.recorder))
             logger = logging.getLogger("torch._subclasses.fake_tensor")
@@ -104,7 +106,9 @@ class Recording:
                             if kind == "parameter":
                                 empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
                         fakes[id(tensor)] = empty
-                        value = self.recorder.declare(empty, kind, name)
+                        known = kind == "buffer" and tensor.device.type == "cpu" and tensor.numel() <= MOST_POINTS
+                        contents = tensor.detach().clone() if known else None
+                        value = self.recorder.declare(empty, kind, name, contents)
                         values[value.id] = value
                     kept.append((table, key, tensor))
                     table[key] = fakes[id(tensor)]
@@ -115,6 +119,21 @@ class Recording:
                 table[key] = tensor
             for module, was in training.items():
                 module.training = was
+
+    @contextmanager
+    def _own_backward(self) -> Iterator[None]:
+        """Functions with a backward of their own run without gradients, which do not stop there."""
+        own = vars(torch.autograd.Function)["apply"]
+
+        def apply(cls: Any, *args: Any, **options: Any) -> Any:
+            with self.recorder.differentiated():
+                return own.__get__(None, cls)(*args, **options)
+
+        torch.autograd.Function.apply = classmethod(apply)
+        try:
+            yield
+        finally:
+            torch.autograd.Function.apply = own
 
     @contextmanager
     def _named(self) -> Iterator[None]:

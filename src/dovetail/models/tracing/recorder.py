@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from dovetail.errors import InputError
 from dovetail.models.tracing.contents import Contents, is_small, known_place, needs_contents, takes_all
+from dovetail.models.tracing.masks import seen_by
 from dovetail.models.tracing.pytorch import (
     TorchDispatchMode,
     TorchFunctionMode,
@@ -23,7 +24,7 @@ from dovetail.models.tracing.pytorch import (
     tree_flatten,
     tree_map,
 )
-from dovetail.models.tracing.trace import Node, Value
+from dovetail.models.tracing.trace import UNKNOWN_ROWS, Node, Value
 
 Function: TypeAlias = "Callable[..., Any]"
 
@@ -46,9 +47,6 @@ WHOLE: Mapping[Function, str] = {
 #: As many operators as are recorded: a model of a thousand layers that are all different has fewer.
 MOST_OPERATORS = 100_000
 
-#: A tensor's rows where only its contents say how many there are.
-UNKNOWN_ROWS = 3
-
 
 class Recorder(TorchDispatchMode):
     """Collects nodes; below it fake tensors compute shapes."""
@@ -62,7 +60,7 @@ class Recorder(TorchDispatchMode):
         self.path: list[str] = []
         self.unit = -1
         self.begun = 0
-        self._paused = 0
+        self._paused = self._differentiated = 0
         self._values: dict[int, tuple[torch.Tensor, Value]] = {}
         self._next = 0
         self._contents = Contents()
@@ -91,6 +89,15 @@ class Recorder(TorchDispatchMode):
         finally:
             self._paused -= 1
 
+    @contextmanager
+    def differentiated(self) -> Iterator[None]:
+        """What runs inside has a backward, though PyTorch records none for it."""
+        self._differentiated += 1
+        try:
+            yield
+        finally:
+            self._differentiated -= 1
+
     @property
     def recording(self) -> bool:
         """Whether what runs is recorded."""
@@ -102,14 +109,16 @@ class Recorder(TorchDispatchMode):
         flat, _ = tree_flatten(out)
         results = tuple(self.declare(t, kind) for t in flat if isinstance(t, torch.Tensor))
         if results:
-            self._add(target, *given, results)
+            seen = seen_by(target, args, options, self._contents.of)
+            self._add(target, given[0], given[1] if seen is None else {**given[1], "seen": seen}, results)
         return out
 
     def _add(self, target: str, args: tuple[Any, ...], options: Mapping[str, Any], results: tuple[Value, ...]) -> None:
         if len(self.nodes) >= MOST_OPERATORS:
             what = f"runs more than {MOST_OPERATORS:,} operators, token by token or layer by layer"
             raise InputError("module", what, "trace its blocks one by one")
-        node = Node(target, args, options, results, tuple(self.path), self.unit, self.begun)
+        stops = not self._differentiated and (target == "detach" or not torch.is_grad_enabled())
+        node = Node(target, args, options, results, tuple(self.path), self.unit, self.begun, stops)
         self.nodes.append(node)
         self.maker.update((each.id, node) for each in results)
 

@@ -12,7 +12,7 @@ PRODUCTS = frozenset({"bmm", "baddbmm", "mm", "addmm", "linear"})
 _BATCHED = ("bmm", "baddbmm")
 #: What attention is where a function of PyTorch calls it, and not the module.
 _LOWERED = frozenset({"_scaled_dot_product_flash_attention_for_cpu"})
-_COMPARES = frozenset({"tril", "triu", "le", "ge", "lt", "gt", "le_", "ones_like"})
+_COMPARES = frozenset({"le", "ge", "lt", "gt"})
 
 
 def rewrite_blocks(flow: Flow) -> None:
@@ -38,20 +38,44 @@ def rewrite_blocks(flow: Flow) -> None:
 
 def _given_attention(flow: Flow, node: Node) -> None:
     mask = node.arg(3, "attn_mask")
-    causal = bool(node.arg(5, "is_causal", False)) or (isinstance(mask, Value) and _is_causal(flow, mask))
+    seen = _seen(flow, node)
+    if seen is None:
+        causal = bool(node.arg(5, "is_causal", False)) or (isinstance(mask, Value) and _is_causal(flow, mask))
+        seen = {"causal": causal}
     scale = node.arg(6, "scale", node.options.get("scale"))
     width = node.args[0].shape[-1]
     bias = mask if flow.is_data(mask) or (isinstance(mask, Value) and flow.of(mask) is Source.WEIGHT) else None
     node.target = "attention"
     node.args = node.args[:3]
-    node.options = {"scale": scale or width**-0.5, "causal": causal, "heads_first": True, "bias": bias}
+    node.options = {"scale": scale or width**-0.5, "heads_first": True, "bias": bias, **seen}
+
+
+def _seen(flow: Flow, node: Node) -> dict[str, Any] | None:
+    """What a mask lets be seen, where its contents are known."""
+    found = node.options.get("seen")
+    if found is None:
+        return None
+    share = found.get("share")
+    if share is not None:
+        flow.note(f"a mask leaves {share:.0%} of the pairs of query and key, and all of them are counted")
+    return {name: value for name, value in found.items() if name != "share"}
 
 
 def _is_causal(flow: Flow, mask: Value) -> bool:
-    """Whether a mask is made by comparing positions."""
+    """Whether a mask whose contents are not known is made by comparing positions, or kept with the module."""
     makers = flow.above(mask, lambda _: False)
     leaves = [mask, *(v for n in makers for v in n.inputs())]
-    return any(n.target in _COMPARES for n in makers) or any(v.name == "causal mask" for v in leaves)
+    if any(v.name == "causal mask" for v in leaves) or any(map(_compares_positions, makers)):
+        return True
+    kept = any(v.kind == "buffer" and len(v.shape) > 1 and v.shape[-1] == v.shape[-2] for v in leaves)
+    if kept:
+        flow.note("a mask kept in a buffer without contents is taken to hide the future")
+    return kept
+
+
+def _compares_positions(node: Node) -> bool:
+    """Whether a node makes a triangle, or compares what depends on nothing the model is given."""
+    return node.target in ("tril", "triu")
 
 
 def _fold_attention(flow: Flow, softmax: Node) -> None:
@@ -78,13 +102,17 @@ def _scores(flow: Flow, softmax: Node) -> tuple[Node, list[Node], Any, dict[str,
             if flow.sole_user(node.result) is None:
                 return None
             if node.target == "baddbmm":
-                facts["causal"] = facts["causal"] or _is_causal(flow, node.args[0])
+                seen = _seen(flow, node)
+                facts |= {"causal": facts["causal"] or _is_causal(flow, node.args[0])} if seen is None else seen
             return node, above, bias, facts
         if node.target not in POINTWISE | VIEWS and node.target not in ("softcap",):
             return None
         data = flow.data(node)
         rest = [v for v in node.inputs() if v not in data]
-        facts["causal"] = facts["causal"] or any(_is_causal(flow, v) for v in rest)
+        if (seen := _seen(flow, node)) is not None:
+            facts |= seen
+        elif node.target in ("masked_fill", "where", "add", "sub"):
+            facts["causal"] = facts["causal"] or any(_is_causal(flow, v) for v in rest)
         if node.target in ("tanh", "softcap"):
             facts["softcap"] = 1.0
         towards = [v for v in data if _leads_to_product(flow, v)]

@@ -49,10 +49,10 @@ def _fold_loop(flow: Flow, topk: Node) -> bool:
     experts = len(finds)
     mine = _between(flow, gathers[0].result, adds[0])
     facts = _shape_of_expert(flow, mine)
-    if facts is None:
+    gone = [n for n in _below(flow, [f.result for f in finds]) if flow.nodes.index(n) <= flow.nodes.index(last)]
+    if facts is None or not _has_all_weights(flow, gone, experts, tokens.shape[-1], facts):
         return False
     gates_now = _scaled_gates(flow, adds[0], gates)
-    gone = [n for n in _below(flow, [f.result for f in finds]) if flow.nodes.index(n) <= flow.nodes.index(last)]
     own = {id(n) for n in gone}
     extra = [n for n in flow.above(last.result, lambda n: n.target in ("topk", *_PRODUCTS)) if id(n) not in own and
              all(id(u) in own for r in n.results for u in flow.users.get(r.id, ()))]  # fmt: skip
@@ -94,13 +94,21 @@ def _scaled_gates(flow: Flow, add: Node, gates: Value) -> Value:
     return found
 
 
+def _has_all_weights(flow: Flow, nodes: Sequence[Node], count: int, width: int, facts: dict[str, Any]) -> bool:
+    """Whether experts of this shape have just the parameters that the loop reads: others are of another form."""
+    found = {p.id: p for n in nodes for v in n.inputs() if (p := flow.parameter(v)) is not None}
+    inner, ups = int(facts["inner"]), 1 + facts["gated"]
+    expert = inner * width * (ups + 1) + facts["biased"] * (inner * ups + width)
+    return sum(prod(p.shape) for p in found.values()) == count * expert
+
+
 def _shape_of_expert(flow: Flow, nodes: Sequence[Node]) -> dict[str, Any] | None:
     """Width, gate and activation of one expert, read off its products."""
     products = [n for n in nodes if n.target in _PRODUCTS and any(flow.of(v) is Source.WEIGHT for v in n.inputs())]
     if len(products) < 2:
         return None
     down = products[-1]
-    gated = len(products) == 3 or any(n.target in ("chunk", "split", "split_with_sizes") for n in nodes)
+    gated = any(n.target == "mul" and len([v for v in flow.data(n) if v.shape[-1] > 1]) == 2 for n in nodes)
     biased = any(isinstance(n.arg(2, "bias"), Value) or n.target == "addmm" for n in products)
     activation = next((n.target for n in nodes if n.target in ("silu", "gelu", "relu", "gelu_tanh", "relu2")), "silu")
     inner = down.args[1 if down.target == "addmm" else 0].shape[-1]

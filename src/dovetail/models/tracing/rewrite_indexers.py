@@ -22,7 +22,7 @@ def fold_indexers(flow: Flow) -> None:
         if maker is not None and (maker.target == "indexer" or _folded(flow, maker, causal=node.options["causal"])):
             continue
         node.options = {**node.options, "choice": None}
-        flow.trace.notes.append("what chooses the keys of a sparse attention")
+        flow.note("what chooses the keys of a sparse attention")
     flow.update()
 
 

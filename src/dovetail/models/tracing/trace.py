@@ -8,6 +8,9 @@ from typing import Any, TypeAlias
 
 from dovetail.frozen import frozen
 
+#: A tensor's rows where only its contents say how many there are.
+UNKNOWN_ROWS = 3
+
 Shape: TypeAlias = "tuple[int, ...]"
 
 
@@ -37,6 +40,8 @@ class Node:
     unit: int = -1
     #: how many calls of units had begun before
     after: int = 0
+    #: no gradient passes to what it reads
+    stops: bool = False
     #: arguments and the values found in them
     _seen: tuple[object, object, tuple[Value, ...]] = field(default=(None, None, ()), repr=False)
 

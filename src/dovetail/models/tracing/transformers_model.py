@@ -38,7 +38,7 @@ def build(config: Mapping[str, Any], where: str) -> Any:
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         what = f"is {quoted(kind)}, which transformers {transformers.__version__} does not have"
         raise InputError(f"{where}: model_type", what, "a newer transformers may have it")
-    fields = _without_references(config)
+    fields = without_references(config)
     reason = "it has no such model with a head"
     try:
         with ExitStack() as stack:
@@ -62,10 +62,10 @@ def build(config: Mapping[str, Any], where: str) -> Any:
     raise InputError(where, f"{what} ({quoted(reason, 200)})", "correct it, or trace the module")
 
 
-def _without_references(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_references(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without what names code or weights elsewhere, at any depth."""
     return {
-        name: _without_references(value) if isinstance(value, Mapping) else value
+        name: without_references(value) if isinstance(value, Mapping) else value
         for name, value in config.items()
         if name not in _REFERENCES
     }
