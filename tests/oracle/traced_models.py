@@ -12,7 +12,7 @@ from transformers_configs import CONFIGS
 
 import dovetail as dt
 from dovetail.graph import Kind, ModelGraph, Operator, Phase, Unit, differentiate, flops, matmul_flops, saved_bytes
-from dovetail.models import Model, from_torch, model_graph
+from dovetail.models import Model, from_torch
 from dovetail.models.huggingface import import_config
 from dovetail.models.traced import AnyModel, TracedModel
 from dovetail.models.tracing import trace_document
@@ -117,8 +117,3 @@ def _products_of_attention(operator: Operator, sizes: Mapping[str, Any], *, back
     work = [float(flops(replace(operator, work=(each,)), sizes, Unit.MATRIX)) for each in operator.work]
     scores, values = (cost for cost in work if cost)
     return [scores / 3, scores / 3, values / 2, values / 2] if backward else [scores, values]
-
-
-def graph_of(model: AnyModel) -> ModelGraph:
-    """A model's graph."""
-    return model_graph(model)

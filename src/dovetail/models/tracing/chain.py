@@ -76,7 +76,7 @@ def _positions(
                 born[handed.id] = at
             own = flow.units[key[0]].taken
             needs.append([taken.id if own is not None and taken is not None and v == own.id else v for v in reads[key]])
-    live = _live(order, needs, born, {v.id for v in flow.outputs if flow.is_data(v)})
+    live = _live(order, needs, born)
     found: list[LayerCall] = []
     for at, (key, path, taken, handed) in enumerate(order):
         before, after = live[at - 1] if at else [], live[at]
@@ -94,14 +94,13 @@ def _positions(
     return found
 
 
-def _live(order: Sequence[object], needs: list[list[int]], born: dict[int, int], outputs: set[int]) -> list[list[int]]:
+def _live(order: Sequence[object], needs: list[list[int]], born: dict[int, int]) -> list[list[int]]:
     """The values alive after each position, the youngest first: what a later one needs."""
     live: list[list[int]] = [[] for _ in order]
     alive: set[int] = set()
     for at in range(len(order) - 1, -1, -1):
         live[at] = sorted((v for v in alive if born.get(v, len(order)) <= at), key=lambda v: (-born[v], -v))
         alive.update(v for v in needs[at] if v in born)
-    del outputs
     return live
 
 

@@ -256,10 +256,6 @@ def _softmax(emit: Emitter, node: Node) -> None:
     emit.hold(node.result, emit.remember(made, emit.leaves(tensor)))
 
 
-def _stack(emit: Emitter, node: Node) -> None:
-    generic(emit, node, "")
-
-
 EMISSIONS: Mapping[str, Emission] = {
     **dict.fromkeys(VIEWS, _view),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _mm),
@@ -272,7 +268,6 @@ EMISSIONS: Mapping[str, Emission] = {
     "constant_pad_nd": reshaped,
     **dict.fromkeys(RESIZED, reshaped),
     "placed": reshaped,
-    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones"), _view),
-    "stack": _stack, "unknown": _unknown,
+    "unknown": _unknown,
     **BLOCKS,
 }  # fmt: skip

@@ -61,10 +61,9 @@ def _attention(emit: Emitter, node: Node) -> None:
     same = {w: emit.builder.size("value_dim", emit.atoms.size(w)) for w in wide if w in width}
     c = emit.operand(v, {**renamed, **same})
     extras = [x for x in (options.get("sinks"), options.get("bias")) if isinstance(x, Value)]
-    sinks = None
-    if extras:
-        tensor = emit.whole(extras[0])
-        sinks = emit.operand(tensor, {})
+    sinks = emit.operand(emit.whole(extras[0])) if extras else None
+    if len(extras) > 1:
+        emit.approximated[name] = "attention (with sinks, its bias is not read)"
     chosen = options.get("choice")
     choice = emit.operand(emit.whole(chosen)) if isinstance(chosen, Value) else None
     made = attention(emit.builder, name, (a, b, c), mask, scale=float(options["scale"]), sinks=sinks, choice=choice)

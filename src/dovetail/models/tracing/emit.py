@@ -82,8 +82,7 @@ class Emitter:
 
     def follows(self, atom: int) -> DerivedSize:
         """The size of a free dim that is not batch or sequence itself."""
-        base = self.inf.batch if self.atoms.size(atom) == self.atoms.size(self.inf.batch) else self.inf.sequences[0]
-        base = self.inf.sequences[0] if self.inf.sequences else base
+        base = self.inf.sequences[0] if self.inf.sequences else self.inf.batch
         size = self.atoms.size(atom)
         longest = self.inf.unlimited.get(self.atoms.find(atom), size)
         factor = Fraction(longest, self.atoms.size(base))

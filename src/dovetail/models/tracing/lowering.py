@@ -26,6 +26,8 @@ from dovetail.models.tracing.rewrite_experts import fold_experts
 from dovetail.models.tracing.rewrite_indexers import fold_indexers
 from dovetail.models.tracing.trace import UNKNOWN_ROWS, Node, Trace, Value
 
+#: Functions of operators that are counted a second time: products, and convolutions that sum over channels.
+_COUNTED = frozenset({"einsum", "dense"})
 #: What modules that encode images are called.
 _VISION = frozenset({"visual", "vision", "vision_tower", "vision_model", "vision_encoder"})
 
@@ -224,7 +226,7 @@ class _Lowering:
             layer = graph.layers[name]
             sizes = layer.resolve(batch=trace.batch, seq=trace.seq or 1)
             # experts' products are not in the trace: their operator is recorded as one
-            counted = [o for o in layer.operators if o.kind is Kind.CONTRACTION and not o.name.startswith("expert.")]
+            counted = [o for o in layer.operators if o.function in _COUNTED and not o.name.startswith("expert.")]
             ours += count * sum(float(flops(o, sizes)) for o in counted)
         if abs(ours - theirs) > 1e-3 * theirs:
             self._left_out[f"products of {theirs:.4g} FLOPs are {ours:.4g} in the graph"] = None
@@ -276,7 +278,11 @@ class _Lowering:
 
 
 def products_of(node: Node) -> float:
-    """FLOPs of a recorded product, by the shapes it was recorded with."""
+    """FLOPs of a recorded product or convolution, by the shapes it was recorded with."""
+    if node.target == "convolution":
+        source, weight = node.args[:2]
+        places = source if node.arg(6, "transposed", False) else node.result
+        return 2.0 * prod(weight.shape) * places.shape[0] * prod(places.shape[2:])
     if node.target not in ("linear", "mm", "bmm", "addmm", "baddbmm"):
         return 0.0
     left = node.args[1] if node.target in ("addmm", "baddbmm") else node.args[0]

@@ -42,7 +42,7 @@ def _given_attention(flow: Flow, node: Node) -> None:
     if seen is None:
         causal = bool(node.arg(5, "is_causal", False)) or (isinstance(mask, Value) and _is_causal(flow, mask))
         seen = {"causal": causal}
-    scale = node.arg(6, "scale", node.options.get("scale"))
+    scale = node.arg(6, "scale")
     width = node.args[0].shape[-1]
     bias = mask if flow.is_data(mask) or (isinstance(mask, Value) and flow.of(mask) is Source.WEIGHT) else None
     node.target = "attention"
