@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 import torch_models
 import transformers_configs
 from autograd_flops import autograd_flops, joint_operators
@@ -23,6 +24,7 @@ from dovetail.graph import Kind
 from dovetail.models import from_torch, model_graph
 from dovetail.models.traced import approximations, longest_seq_len
 from dovetail.models.tracing import lowering
+from dovetail.plans.plan import PlanSpec, resolve_plan
 
 pytestmark = pytest.mark.torch
 
@@ -151,6 +153,69 @@ def test_what_is_not_trained_has_no_gradient() -> None:
     module.table.weight.requires_grad_(False)
     graph = model_graph(from_torch(module, (tokens(),)))
     assert graph.parameters() - graph.trained_parameters() == 131 * 48
+
+
+class Lora(nn.Module):
+    """A linear layer with a low-rank one beside it, or (`merged`) added to its weight first."""
+
+    def __init__(self, base: nn.Linear, *, merged: bool) -> None:
+        super().__init__()
+        self.base, self.merged = base, merged
+        self.down = nn.Parameter(torch.zeros(8, base.in_features))
+        self.up = nn.Parameter(torch.zeros(base.out_features, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.merged:
+            return F.linear(x, self.up @ self.down)
+        return self.base(x) + F.linear(F.linear(x, self.down), self.up)
+
+
+class Latents(nn.Module):
+    """Adds what is made of learned latents alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.zeros(10, 48))
+        self.query = nn.Linear(48, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.query(self.latents).mean(0)
+
+
+def partly_trained(kind: str) -> Any:
+    """A module with frozen weights, or with weights that are made of others."""
+    with torch.device("meta"):
+        module: Any = Strange()
+        for number, block in enumerate(module.blocks):
+            if kind in ("lora", "merged"):
+                block[1] = Lora(block[1].requires_grad_(False), merged=kind == "merged")
+            elif kind == "bias":
+                block[1].bias.requires_grad_(False)
+            elif kind == "latents" and not number:
+                module.table = nn.Sequential(module.table, Latents())
+    if kind == "lora":
+        for name, weight in module.named_parameters():
+            weight.requires_grad_(name.endswith((".up", ".down")))
+    return module
+
+
+@pytest.mark.parametrize("kind", ["bias", "lora", "merged", "latents"])
+def test_a_plan_is_what_its_evaluation_says(kind: str) -> None:
+    """With frozen weights and operators on weights alone."""
+    answer = dt.plan(dt.Job(from_torch(partly_trained(kind), (tokens(),)), 40, 64), cluster, time_limit_s=20)
+    assert answer.best is not None
+    assert dt.evaluate(answer, energy=False).step_time_s == answer.step_time_s
+
+
+def test_frozen_weights_are_in_memory() -> None:
+    model = from_torch(partly_trained("lora"), (tokens(),))
+    graph, job = model_graph(model), dt.Job(model, 40, 16)
+    plan = resolve_plan(PlanSpec(zero_stage=0, micro_batch=1), chips=8, global_batch=16, num_layers=model.num_layers)
+    memory = dt.evaluate(plan, job, cluster, "torchtitan").memory_by_phase[0]["optimizer"]
+    assert graph.trained_parameters() == 3 * 8 * (48 + 96) < graph.parameters() / 5
+    assert memory["weights"] == pytest.approx(2 * graph.parameters())
+    assert memory["gradients"] == pytest.approx(4 * graph.trained_parameters())
+    assert memory["optimizer"] == pytest.approx(12 * graph.trained_parameters())
 
 
 def test_products_that_are_lost_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,11 +233,17 @@ class Batch:
     def _state_bytes(self, shards: Candidates) -> Floats:
         """What the state of one layer of every class takes, without tied weights (`memory.state_bytes`)."""
         skeletons, of = self.skeletons, shards.skeleton
-        used = self._profiles.untied[self.profile[of]]
-        home, zero = self.tables.state_arrays().untied[shards.state], self.tables.zero_stages()[shards.state]
+        states, profile, zero = self.tables.state_arrays(), self.profile[of], self.tables.zero_stages()[shards.state]
+        used, home = self._profiles.untied[profile], states.untied[shards.state]
         stages = skeletons.stages[of]
         columns = (effective_zero_stage(zero, stages), stages, skeletons.microbatches[of])
-        return self.tables.state_bytes(used, home, *(column[:, None] for column in columns))
+        effective, *others = (column[:, None] for column in columns)
+        if not self._profiles.trained.shape[1]:
+            return self.tables.state_bytes(used, home, effective, *others)
+        trained, trained_home = self._profiles.trained[profile], states.trained[shards.state]
+        return self.tables.state_bytes(trained, trained_home, effective, *others) + self.tables.frozen_bytes(
+            used - trained, home - trained_home, effective
+        )
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with each partition listed for its skeleton; where some layers recompute, the first alone."""

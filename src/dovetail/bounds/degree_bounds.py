@@ -41,9 +41,10 @@ class DegreeBounds:
         self.degrees = degrees
         self.tables = tables
         classes = len(setting.classes)
-        #: seconds per sequence of every class, forward and backward, and its untied parameters; 0 before `refine`
+        #: seconds per sequence of every class, forward and backward, and its untied parameters, those that are trained
+        #: and those that are frozen; 0 before `refine`
         self._layers = np.zeros((2, len(degrees), classes))
-        self.parameters = np.zeros((len(degrees), classes))
+        self._parameters = np.zeros((2, len(degrees), classes))
         self._unrefined = list(by_structure(degrees).values())
         self._stages = stages = np.array(space.pipeline_parallel, np.int64)
         replica_chips = np.array([row.replica_chips for row in degrees], np.int64)[:, None]
@@ -74,8 +75,8 @@ class DegreeBounds:
             along = self.tables.structures.along(self.degrees[members[0]].arranged)
             together.setdefault(along.strategy, []).extend(members)
         for members in together.values():
-            *layers, self.parameters[members] = self.tables.asymptotic(members)
-            self._layers[:, members] = layers
+            found = self.tables.asymptotic(members)
+            self._layers[:, members], self._parameters[:, members] = found[:2], found[2:]
             self._raise(members)
 
     def _raise(self, members: Sequence[int]) -> None:
@@ -86,8 +87,9 @@ class DegreeBounds:
         seconds = seconds * (1 - TOLERANCE) + float(setting.alone.overheads.step_s)
         capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
         context = np.array([self.degrees[row].plan.context_parallel for row in members])[:, None]
-        bytes_each = self._least_bytes(replicas * context, stages)
-        state = (self.parameters[members] * counts).sum(axis=1)[:, None] * bytes_each / stages
+        of_trained, of_frozen = self._least_bytes(replicas * context, stages)
+        trained, frozen = (self._parameters[:, members] * counts).sum(axis=2)[:, :, None]
+        state = (trained * of_trained + frozen * of_frozen) / stages
         self.least_state[members] = state
         self.seconds[members] = np.where(
             state <= capacity * (1 + TOLERANCE), np.maximum(self.seconds[members], seconds), np.inf
@@ -114,16 +116,17 @@ class DegreeBounds:
         )
         return hardware_bound(self.setting.job, self.setting.cluster, plans)
 
-    def _least_bytes(self, ranks: Ints, stages: Ints, microbatches: Ints | None = None) -> Floats:
-        """The fewest bytes per parameter of any sharding over so many chips (`Tables.state_bytes`)."""
-        framework = self.setting.framework
-        smallest = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
+    def _least_bytes(self, ranks: Ints, stages: Ints, microbatches: Ints | None = None) -> tuple[Floats, Floats]:
+        """The fewest bytes per parameter, trained and frozen, of any sharding over so many chips."""
+        framework, tables, whole = self.setting.framework, self.tables, np.ones(())
+        trained, frozen = np.full((2, *np.broadcast_shapes(ranks.shape, stages.shape)), np.inf)
         for zero in self.space.zero_stage:
             offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
             effective = effective_zero_stage(np.full_like(stages, zero), stages)
-            each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages, microbatches)
-            smallest = np.where(offered, np.minimum(smallest, each), smallest)
-        return smallest
+            each = tables.state_bytes(whole, 1 / ranks, effective, stages, microbatches)
+            trained = np.where(offered, np.minimum(trained, each), trained)
+            frozen = np.where(offered, np.minimum(frozen, tables.frozen_bytes(whole, 1 / ranks, effective)), frozen)
+        return trained, np.where(np.isfinite(trained), frozen, 0.0)
 
     def skeletons(self, row: int, position: int) -> PlanSkeletons:
         """The skeletons of stage degrees with a stage count: alike for all with as many replicas."""
@@ -143,12 +146,16 @@ class DegreeBounds:
     def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
         """The smallest state of one layer of every class beside activations: skeletons × classes."""
         context = np.array([each.plan.context_parallel for each in self.degrees])[skeletons.degrees]
-        each = self._least_bytes(skeletons.replicas * context, skeletons.stages, skeletons.microbatches)
-        return self.parameters[skeletons.degrees] * each[:, None]
+        least = self._least_bytes(skeletons.replicas * context, skeletons.stages, skeletons.microbatches)
+        trained, frozen = (
+            parameters[skeletons.degrees] * each[:, None]
+            for parameters, each in zip(self._parameters, least, strict=True)
+        )
+        return trained + frozen
 
     def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
         """Lower bounds of skeletons: asymptotic micro-batches, with the pipeline's fill and drain."""
-        n, classes, added = len(skeletons), self.parameters.shape[1], self.setting.alone.overheads
+        n, classes, added = len(skeletons), self._parameters.shape[2], self.setting.alone.overheads
         between = between_seconds(float(added.microbatch_s), float(added.step_s), skeletons.microbatches)
         forward, backward = (part[skeletons.degrees] * skeletons.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
@@ -173,6 +180,7 @@ class DegreeBounds:
             tied=np.zeros((1, classes, 0)),
             whole=nothing,
             trained=nothing[:, :0],
+            tied_trained=np.zeros((1, classes, 0)),
             dense=nothing,
             largest=nothing,
             second=nothing,

@@ -44,6 +44,10 @@ class ModelGraph:
         """Parameters with a gradient; tied weights count once."""
         return self._over_layers(trained_parameters) - self._tied_surplus(frozen=False)
 
+    def trains_all(self) -> bool:
+        """Whether every weight has a gradient."""
+        return not any(weight.frozen for graph in self.layers.values() for weight in graph.weights())
+
     def active_parameters(self) -> int:
         """Parameters one token uses."""
         return self._over_layers(active_parameters) - self._tied_surplus(frozen=True)

@@ -56,6 +56,9 @@ class Exporter:
         if task.job.adapters is not None:
             what = f"are {task.job.adapters.words}, which files for {self.version} do not say"
             raise InputError("job: adapters", what, "leave them out, and add them where the framework is told of them")
+        if not task.job.graph().trains_all():
+            what = f"has frozen weights, which files for {self.version} do not say"
+            raise InputError("job: model", what, "train all of its weights, and freeze some where the framework runs")
         launch = self.write(task, release or self.releases[0])
         if self.reads is not None:
             self._check(task, launch)

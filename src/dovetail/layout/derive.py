@@ -10,7 +10,7 @@ from dovetail.graph import Backward, Exchange, LayerGraph, Operand, Operator, Ph
 from dovetail.graph.tensor import Element
 from dovetail.layout.collective import Collective, CollectivePhase
 from dovetail.layout.convert import CollectiveKind, ConversionStep, convert
-from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout
+from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout, gradient_of_stream, limited
 from dovetail.layout.strategy import Strategy
 from dovetail.layout.version import TensorVersion
 
@@ -214,7 +214,7 @@ def _backward_pass(
     stream = Layout.of(strategy.stream_shard())
     for output, seed in backward.seeds.items():
         tensor = graph.tensors[output]
-        result.give(seed, REPLICATED if tensor.role is Role.LOSS else limited(tensor, stream))
+        result.give(seed, REPLICATED if tensor.role is Role.LOSS else gradient_of_stream(tensor, stream))
     for name, layout in saved:
         if name in backward.graph.tensors:
             result.give(name, layout)
@@ -228,7 +228,9 @@ def _backward_pass(
     for name in graph.stream(graph.inputs):
         gradient = backward.gradients.get(name.name)
         if gradient is not None:
-            result.require(gradient, limited(name, stream), graph.name)
+            handed = gradient_of_stream(name, stream)
+            whole = {axis for axis in handed.partial if result.written[gradient][axis] != PARTIAL}
+            result.require(gradient, handed.without(whole), graph.name)
     return result
 
 
@@ -370,11 +372,6 @@ def tensor_dim_of(operator: Operator, operand: Operand, tensor: Tensor, dim: str
         if seen in same:
             return tensor_dim
     return None
-
-
-def limited(tensor: Tensor, layout: Layout) -> Layout:
-    """A layout without the dims the tensor does not have."""
-    return Layout.of({a: d for a, d in layout.placements if d in tensor.dims})
 
 
 def _reachable(before: Layout, after: Layout) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dovetail.frozen import frozen
 from dovetail.graph import Tensor
@@ -36,6 +36,10 @@ class Layout:
         """Axis → placement."""
         return dict(self.placements)
 
+    def without(self, axes: Collection[str]) -> Layout:
+        """The same, replicated along these axes."""
+        return Layout(tuple(each for each in self.placements if each[0] not in axes))
+
     @property
     def partial(self) -> tuple[str, ...]:
         """Axes along which the tensor is a sum not yet complete."""
@@ -48,6 +52,22 @@ class Layout:
 
 
 REPLICATED = Layout()
+
+
+def limited(tensor: Tensor, layout: Layout) -> Layout:
+    """A layout without the dims the tensor does not have."""
+    return Layout.of({a: d for a, d in layout.placements if d in tensor.dims})
+
+
+def gradient_of_stream(tensor: Tensor, stream: Layout) -> Layout:
+    """How layers hand on the gradient of a tensor between them.
+
+    What is made of weights alone is the same for all sequences: its gradient stays the terms of a sum over these.
+    """
+    placed = limited(tensor, stream)
+    if "batch" in tensor.dims:
+        return placed
+    return Layout.of(placed.as_dict() | {axis: PARTIAL for axis, dim in stream.placements if dim == "batch"})
 
 
 def local_bytes(

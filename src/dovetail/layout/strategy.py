@@ -49,9 +49,11 @@ class Strategy:
         """Whether the operator takes an arriving gradient as terms of a sum along this axis and hands on such terms.
 
         Where query groups are sharded and keys are not, each chip has the part of the keys' gradient its queries
-        make; it stays so down to the keys' weights and the layer's input, which are reduced anyway.
+        make; it stays so down to the keys' weights and the layer's input, which are reduced anyway. So does the
+        gradient of what is made of weights alone, of which each chip has the part of its tokens.
         """
-        return axis in self.mesh.group and "kv_heads" in operator.dims and "group" not in operator.dims
+        keys = axis in self.mesh.group and "kv_heads" in operator.dims and "group" not in operator.dims
+        return keys or is_of_weights(operator)
 
     def stream_shard(self) -> dict[str, str]:
         """How the residual stream is sharded between layers."""
@@ -63,6 +65,11 @@ class Strategy:
     def token_shard(self) -> dict[str, str]:
         """How token ids and labels are sharded: every tensor-parallel chip has all of them."""
         return dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
+
+
+def is_of_weights(operator: Operator) -> bool:
+    """Whether the operator has no tokens, so that it makes something of weights alone, or its gradient."""
+    return "batch" not in operator.dims and EXPERT_TOKENS not in operator.dims
 
 
 def _megatron(strategy: Strategy, operator: Operator, axis: str) -> str | None:

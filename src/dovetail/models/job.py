@@ -68,6 +68,13 @@ class Job:
         """The model's graph as this job trains it."""
         return model_graph(self.model, fused_attention=self.fused_attention, adapters=self.adapters)
 
+    def check_trains_all(self, given: str) -> None:
+        """Refuses frozen weights with something that is for jobs without."""
+        if self.adapters is not None:
+            raise InputError("job: adapters", f"are given with {given}", "leave one of them out")
+        if not self.graph().trains_all():
+            raise InputError("job: model", f"has frozen weights and is given with {given}", "train all of its weights")
+
     def element_bytes(self) -> Mapping[Element, int]:
         """Bytes per element: fp8 and fp4 jobs multiply in these but keep activations in bf16."""
         compute = 4 if self.precision == "fp32" else 2

@@ -27,8 +27,8 @@ def check_runs(plan: Plan, job: Job, cluster: Cluster, framework: Framework | No
     """
     if framework is not None:
         check_job(job, framework)
-    if job.adapters is not None and plan.wafer is not None:
-        raise InputError("job: adapters", "are given with a plan on tiles of a wafer", "leave one of them out")
+    if plan.wafer is not None:
+        job.check_trains_all("a plan on tiles of a wafer")
     check_suitable(plan, job, cluster)
     if framework is None:
         return

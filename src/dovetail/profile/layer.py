@@ -64,12 +64,22 @@ class TiedParameters:
     #: whether they have a gradient
     trained: bool = True
 
+    @property
+    def trained_parameters(self) -> Floats:
+        """Those with a gradient."""
+        return self.parameters if self.trained else np.zeros(())
+
+    @property
+    def trained_home_parameters(self) -> Floats:
+        """Those with a gradient and optimizer state, as they are stored."""
+        return self.home_parameters if self.trained else np.zeros(())
+
 
 @frozen
 class UpdateWork:
     """What a chip updates of a layer where matrices of blocks have an optimizer of their own; else nothing."""
 
-    #: untied parameters of other weights whose state the chip stores
+    #: untied trained parameters of other weights whose state the chip stores
     vectors: Floats
     #: FLOPs of the optimizer's iterations on matrices
     flops: Floats
@@ -254,7 +264,7 @@ def update_work(
     none: Floats = np.zeros(())
     if matrices is None:
         return UpdateWork(none, none)
-    owned = [(w.tensor, n) for w, n in zip(weights, home, strict=True) if not w.tensor.tied]
+    owned = [(w.tensor, n) for w, n in zip(weights, home, strict=True) if not (w.tensor.tied or w.tensor.frozen)]
     vectors = [n for weight, n in owned if weight.name not in matrices]
     flops = [n * matrices[weight.name].flops_per_parameter for weight, n in owned if weight.name in matrices]
     return UpdateWork(summed([none, *vectors]), summed([none, *flops]))

@@ -277,7 +277,7 @@ def _state_fits(question: SizeQuestion, chips: int) -> bool:
     """Whether weights and the state of the optimizer fit, each parameter's on one chip alone."""
     job = question.job_on(chips, question.job.seq_len)
     sizes = Setting.of(job, question.cluster(chips), question.framework).alone.parameter_bytes
-    return (
-        job.graph().parameters() * (min(sizes.weight, sizes.sharded_weight) + sizes.optimizer)
-        <= chips * question.limit_bytes
-    )
+    trained, each = job.graph().trained_parameters(), min(sizes.weight, sizes.sharded_weight) + sizes.optimizer
+    # frozen weights of 4 bits take a quarter of others
+    frozen = (job.graph().parameters() - trained) * sizes.frozen / 4
+    return trained * each + frozen <= chips * question.limit_bytes

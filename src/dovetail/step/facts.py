@@ -264,5 +264,5 @@ def _sizes(framework: Framework, state: StateBytes, job: Job, stages: int) -> Pa
         by_weight=framework.gathered == "weight",
         sharded_gradient=sharded,
         late_gradients=framework.gradients == "computed" and stages == 1,
-        frozen=0.0 if job.adapters is None else state.weights,
+        frozen=state.weights + state.casts,
     )

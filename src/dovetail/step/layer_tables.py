@@ -215,6 +215,10 @@ class LayerTable:
         flat = [np.stack([self._wide(value) for value in row], axis=1) for row in rows if weights]
         return np.stack(flat, axis=1) if flat else np.zeros((self.num_profiles, len(self._layers), 0))
 
+    def untied(self, weights: Sequence[str], field: str) -> Floats:
+        """Parameters of all other weights: profiles × classes."""
+        return self.column(field) - self.tied(weights, field).sum(axis=2)
+
     @property
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Array, Floats, Ints
+from dovetail.arrays import Array, Floats, Ints, summed
 from dovetail.compilation import worth_compiling
 from dovetail.frameworks import ParameterBytes
 from dovetail.frozen import frozen
@@ -52,11 +52,12 @@ class MemoryTables:
         names = tuple(sorted(profiles))
         layers = [profiles[name] for name in names]
         weights = sorted({weight for layer in layers for weight in layer.tied_parameters})
-        tied, tied_home = np.zeros((2, 1, len(names), len(weights)))
+        tied, tied_home, tied_trained = np.zeros((3, 1, len(names), len(weights)))
         for number, layer in enumerate(layers):
             for weight, shared in layer.tied_parameters.items():
                 tied[0, number, weights.index(weight)] = _number(shared.parameters)
                 tied_home[0, number, weights.index(weight)] = _number(shared.home_parameters)
+                tied_trained[0, number, weights.index(weight)] = _number(shared.trained_parameters)
         whole, home = _row(layer.parameters for layer in layers), _row(layer.home_parameters for layer in layers)
         trained, trained_home = _trained_rows(layers)
         vectors, flops = _row(layer.update.vectors for layer in layers), _row(layer.update.flops for layer in layers)
@@ -76,6 +77,7 @@ class MemoryTables:
                 tied=tied,
                 whole=_row(layer.gathered_parameters for layer in layers),
                 trained=trained,
+                tied_trained=tied_trained,
                 dense=_row(layer.dense_parameters for layer in layers),
                 largest=_row(layer.largest_weight for layer in layers),
                 second=_row(layer.second_weight for layer in layers),
@@ -160,10 +162,14 @@ def class_kinds(names: Iterable[str]) -> Ints:
 
 
 def _trained_rows(layers: Sequence[LayerProfile]) -> tuple[Floats, Floats]:
-    """Parameters with a gradient, as used and as stored; no columns where all have one."""
+    """Untied parameters with a gradient, as used and as stored; no columns where all have one."""
     if not any(layer.frozen_weights for layer in layers):
         return np.zeros((1, 0)), np.zeros((1, 0))
-    return _row(layer.trained_parameters for layer in layers), _row(layer.trained_home_parameters for layer in layers)
+    shared = [layer.tied_parameters.values() for layer in layers]
+    used = _row(summed(each.trained_parameters for each in tied) for tied in shared)
+    home = _row(summed(each.trained_home_parameters for each in tied) for tied in shared)
+    whole, stored = (layer.trained_parameters for layer in layers), (layer.trained_home_parameters for layer in layers)
+    return _row(whole) - used, _row(stored) - home
 
 
 def _row(values: Iterable[Array | float]) -> Floats:

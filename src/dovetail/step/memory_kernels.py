@@ -30,25 +30,28 @@ def stage_parameters(
 ) -> StageParameters:
     """Parameters of a chip of a stage; tied ones count once."""
     used, home, trained, trained_home, vectors = 0.0, 0.0, 0.0, 0.0, 0.0
-    classes = contents.shape[1]
+    classes, some_frozen = contents.shape[1], profiles.trained.shape[1] > 0
     for c in range(classes):
         number = contents[place, c]
         if number:
             used += number * profiles.untied[profile, c]
             home += number * states.untied[state, c]
             vectors += number * states.vectors[state, c]
+            if some_frozen:
+                trained += number * profiles.trained[profile, c]
+                trained_home += number * states.trained[state, c]
     for w in range(profiles.tied.shape[2]):
         for c in range(classes):
             if contents[place, c] and profiles.tied[profile, c, w] > 0:
                 used += profiles.tied[profile, c, w]
                 home += states.tied[state, c, w]
-                vectors += states.tied[state, c, w]
+                if not some_frozen or profiles.tied_trained[profile, c, w] > 0:
+                    trained += profiles.tied[profile, c, w]
+                    trained_home += states.tied[state, c, w]
+                    vectors += states.tied[state, c, w]
                 break
-    if profiles.trained.shape[1] == 0:
-        return StageParameters(used, home, used, home, vectors)
-    for c in range(classes):
-        trained += contents[place, c] * profiles.trained[profile, c]
-        trained_home += contents[place, c] * states.trained[state, c]
+    if not some_frozen:
+        trained, trained_home = used, home
     return StageParameters(used, home, trained, trained_home, vectors)
 
 
@@ -106,17 +109,16 @@ def stage_layers(
         stage[c, COUNT] = contents[place, c]
         if not contents[place, c]:
             continue
-        stage[c, KIND] = kinds[c]
+        stage[c, KIND], stage[c, WHOLE] = kinds[c], profiles.whole[profile, c]
         stage[c, SAVED], stage[c, WORKING] = layers.saved[row, c], layers.working[row, c]
-        stage[c, WHOLE] = profiles.whole[profile, c]
         stage[c, TRAINED] = profiles.trained[profile, c] if profiles.trained.shape[1] else profiles.whole[profile, c]
         stage[c, DENSE], stage[c, LOSS_BYTES] = profiles.dense[profile, c], profiles.loss[profile, c]
         stage[c, LARGEST], stage[c, SECOND] = profiles.largest[profile, c], profiles.second[profile, c]
-        stage[c, LARGEST_TRAINED] = profiles.largest_trained[profile, c]
-        stage[c, TIED] = 0.0
+        stage[c, LARGEST_TRAINED], stage[c, TIED] = profiles.largest_trained[profile, c], 0.0
         for w in range(profiles.tied.shape[2]):
             if profiles.tied[profile, c, w] > 0:
                 stage[c, TIED] = 1.0
+                stage[c, TRAINED] += profiles.tied_trained[profile, c, w] if profiles.trained.shape[1] else 0.0
 
 
 @compiled
@@ -258,9 +260,7 @@ def memory_by_stage(
 
 
 @compiled
-def _whole_by_kind(
-    stage: Floats,
-) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
+def _whole_by_kind(stage: Floats) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
     """Parameters of the largest block, embedding and head of a stage, all and trained, and what its heads save."""
     block, embedding, head, saved = 0.0, 0.0, 0.0, 0.0
     of_block, of_embedding, of_head = 0.0, 0.0, 0.0

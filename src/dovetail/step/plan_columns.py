@@ -26,8 +26,9 @@ class ProfileColumns(NamedTuple):
     untied: Floats
     tied: Floats
     whole: Floats
-    #: those with a gradient; no columns where all have one
+    #: untied and tied ones with a gradient; no columns where all have one
     trained: Floats
+    tied_trained: Floats
     dense: Floats
     #: the largest weight, and the next
     largest: Floats
@@ -43,7 +44,7 @@ class StateColumns(NamedTuple):
 
     untied: Floats
     tied: Floats
-    #: those with a gradient; no columns where all have one
+    #: untied ones with a gradient; no columns where all have one
     trained: Floats
     reduction_s: Floats
     gathering_s: Floats

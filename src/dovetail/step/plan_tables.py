@@ -48,6 +48,8 @@ ProfileKey = tuple[int, int, bool]
 #: Sequences of an asymptotic micro-batch: so many that nothing is lost on its size, and its seconds per sequence are
 #: a lower bound.
 ASYMPTOTIC_SEQUENCES = 2**20
+#: Parameters of a profile: all, and those with a gradient.
+_PARAMETERS = ("parameters", "trained_parameters")
 
 
 class Tables:
@@ -89,7 +91,7 @@ class Tables:
         self._together: Sequence[Tables] = ()
         self.structures = Structures(graph, (each.arranged for each in degrees))
         #: of stage degrees, NaN where they are not made (`asymptotic`)
-        self._asymptotic = np.full((3, len(degrees), len(setting.classes)), np.nan)
+        self._asymptotic = np.full((4, len(degrees), len(setting.classes)), np.nan)
         self._tables: list[LayerTable] = []
         self._pool = LayerPool(len(setting.classes))
         self._rows = PolicyRows(self._pool, policies)
@@ -122,7 +124,8 @@ class Tables:
         return narrow
 
     def asymptotic(self, members: Sequence[int]) -> Floats:
-        """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters.
+        """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters, those
+        that are trained and those that are frozen.
 
         They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
@@ -142,8 +145,8 @@ class Tables:
         for each, table in zip(together, made, strict=True):
             times = table.fastest()
             backward_s = times.input_gradient_s + times.weight_gradient_s
-            untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-            found = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, untied
+            untied, trained = (table.untied(self.states.tied_weights, field) for field in _PARAMETERS)
+            found = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, trained, untied - trained
             each._asymptotic[:, members] = found
 
     def expect(self, skeletons: PlanSkeletons) -> None:
@@ -208,12 +211,13 @@ class Tables:
 
     def _profile_columns(self, table: LayerTable) -> ProfileColumns:
         facts = self.setting.alone
-        whole, tied = table.column("parameters"), table.tied(self.states.tied_weights, "parameters")
+        weights, (every, trained) = self.states.tied_weights, _PARAMETERS
         return ProfileColumns(
-            untied=whole - tied.sum(axis=2),
-            tied=tied,
+            untied=table.untied(weights, every),
+            tied=table.tied(weights, every),
             whole=table.column("gathered_parameters"),
-            trained=table.column("trained_parameters")[:, : self.states.trained_columns],
+            trained=table.untied(weights, trained)[:, : self.states.trained_columns],
+            tied_trained=table.tied(weights, trained),
             dense=table.column("dense_parameters"),
             largest=table.column("largest_weight"),
             second=table.column("second_weight"),
@@ -331,12 +335,12 @@ class Tables:
         """
         cluster, facts = self.setting.cluster, self.setting.staged
         tied_s = np.zeros((len(skeletons), 2))
-        if not cluster.tiers or not self.states.tied_weights or self.setting.job.adapters is not None:
+        if not cluster.tiers or not self.states.tied_weights:
             return tied_s
         tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
         first, after = self.partitions.end_counts
         for weight in range(len(self.states.tied_weights)):
-            parameters = arrays.tied[profiles, :, weight]
+            parameters = arrays.tied_trained[profiles, :, weight]
             both = ((parameters * (first > 0)).max(axis=1) > 0) & ((parameters * (after > 0)).max(axis=1) > 0)
             both |= (parameters.max(axis=1) > 0) & (skeletons.schedule == DUAL_PIPE)
             for sharded, width in enumerate((facts.reduction_bytes, facts.sharded_reduction_bytes)):
@@ -360,19 +364,19 @@ class Tables:
     def state_bytes(
         self, used: Floats, home: Floats, zero_stage: Ints, stages: Ints, microbatches: Ints | None = None
     ) -> Floats:
-        """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several.
+        """What the state of trained parameters takes under the ZeRO stage in effect, with one stage or with several.
 
-        With a number of micro-batches, what is there of it beside activations: gradients may come later. Where weights
-        are frozen that is all of it: adapters have so little that a bound can leave it out.
+        With a number of micro-batches, what is there of it beside activations: gradients may come later.
         """
-        if self.setting.job.adapters is not None:
-            each = np.asarray(frozen_bytes(used, home, zero_stage, self.facts.alone))
-            return np.broadcast_to(each, np.broadcast_shapes(each.shape, stages.shape))
         alone, staged = (state_bytes(used, home, zero_stage, sizes) for sizes in (self.facts.alone, self.facts.staged))
         whole = sum(alone)
         if self.facts.alone.late_gradients and microbatches is not None:
             whole = np.where(microbatches == 1, alone[0] + alone[2], whole)
         return np.where(stages > 1, sum(staged), whole)
+
+    def frozen_bytes(self, used: Floats, home: Floats, zero_stage: Ints) -> Floats:
+        """What frozen parameters take."""
+        return np.asarray(frozen_bytes(used, home, zero_stage, self.facts.alone))
 
     def zero_stages(self) -> Ints:
         """The ZeRO stage of every state so far."""

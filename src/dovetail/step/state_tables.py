@@ -52,6 +52,7 @@ class _Class:
     """One layer class of a batch of keys: arrays over keys."""
 
     home: Floats
+    #: of the untied ones, those with a gradient
     trained_home: Floats
     tied_home: Mapping[str, Floats]
     update: UpdateWork
@@ -85,7 +86,7 @@ class StateTable:
         self.keys: list[StateSharding] = []
         count = len(graph.layers)
         #: classes of which trained parameters are told apart: none where all are trained
-        self.trained_columns = 0 if setting.job.adapters is None else count
+        self.trained_columns = 0 if graph.trains_all() else count
         #: of every row: ZeRO stage and group, one stage or several (2), and whether every micro-batch has collectives
         self.zero_stages, self.zero_groups, self.staged = (np.zeros(0, np.int64) for _ in range(3))
         self.sharded_work = np.zeros(0, np.bool_)
@@ -198,14 +199,15 @@ class StateTable:
             weights = [PlacedWeight(w.tensor, m.use, m.home) for w, m in zip(placed[number], of[number], strict=True)]
             at = LayerSizes(self._sizes_of(layer), moves.together.axis_sizes, widths)
             home = [at.stored(weight, weight.home) for weight in weights]
+            owned = [(n, weight.tensor) for n, weight in zip(home, weights, strict=True)]
             none, (_, in_forward, in_backward) = np.zeros(()), parts[number]
             step, forward, backward = seconds[3 * number : 3 * number + 3]
             gathering = step.pop(UPDATED_WEIGHTS, none)
             classes.append(
                 _Class(
                     home=summed(home),
-                    trained_home=summed(n for n, w in zip(home, weights, strict=True) if not w.tensor.frozen),
-                    tied_home={w.tensor.tied: n for n, w in zip(home, weights, strict=True) if w.tensor.tied},
+                    trained_home=summed(n for n, w in owned if not (w.frozen or w.tied)),
+                    tied_home={w.tied: n for n, w in owned if w.tied},
                     update=update_work(weights, home, matrices_of(layer, setting.job)),
                     reduction_s=summed(step.values()),
                     gathering_s=gathering,

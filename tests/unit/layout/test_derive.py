@@ -37,6 +37,26 @@ def test_tensors_are_stated_as_written_not_as_kept(rule):
     assert kept["mixer_norm"] == (Layout.of({"t": "seq"}) if rule == "megatron" else Layout())
 
 
+def test_replicas_send_each_other_nothing_of_what_is_made_of_weights():
+    """A weight that is a product of two: its gradient stays a sum over replicas down to these, as data parallel
+    frameworks leave it, and so does that of what a layer is handed that has no sequences."""
+    builder = LayerBuilder("product of weights", {"hidden": H, "ffn": 3 * H, "rank": 8})
+    stream, scales = builder.input("x", STREAM), builder.input("scales", ("hidden",))
+    pair = (builder.weight("u", ("ffn", "rank")), builder.weight("v", ("rank", "hidden")))
+    made = builder.contraction("made", *pair, ("ffn", "hidden"))
+    wide = builder.contraction("wide", stream, made, (*STREAM[:2], "ffn"))
+    doubled = builder.elementwise("doubled", "add", scales, scales)
+    scaled = builder.elementwise("scaled", "multiply", stream, doubled)
+    graph = builder.build(wide, scaled, scales)
+    for zero in range(4):
+        axes = Mesh(data=("d",), tensor=("t",), context=("c",), zero=("d",) if zero else ())
+        placed = place_layer(graph, Strategy(axes, zero_stage=zero))
+        of_state = {c for c in placed.collectives if c.user in ("gradient", "updated") or c.tensor.name in ("u", "v")}
+        assert not [c for c in placed.collectives if "d" in c.axes and c not in of_state]
+        gradients = {w.tensor.name: w.gradient[1] for w in placed.weights if w.gradient is not None}
+        assert all(gradients[name]["d"] == gradients[name]["c"] == PARTIAL for name in ("u", "v"))
+
+
 def test_statistics_are_cut_as_the_tokens_are():
     mesh = Mesh(data=("d",), tensor=("t",), context=("c",))
     found = traffic(llama()["head"], Strategy(mesh), d=2, t=4, c=3)

@@ -12,8 +12,11 @@ import pytest
 from valid_documents import CONFIGS
 
 import dovetail as dt
+from changed_graphs import changed_model, frozen_weights
+from dovetail import frameworks
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
+from dovetail.memory.reserved import reserved_memory
 from dovetail.models import AnyModel, TracedModel, described, from_catalogue, importing, model_graph
 from dovetail.models.adapters import Adapters
 from dovetail.models.catalogue import document_of
@@ -23,6 +26,7 @@ from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.plans.plan_file import load_task, task_of
 from dovetail.plans.write import plan_document, write_plan_file
 from dovetail.report.answer_fields import evaluation_fields
+from dovetail.step.evaluate import evaluated_step
 from dovetail.step.evaluation import Evaluation
 
 
@@ -136,6 +140,40 @@ def test_adapters_are_added_to_the_linear_layers():
     lora = Adapters(rank=8)
     ours, theirs = (job(model, adapters=lora).graph() for model in (LLAMA, from_catalogue("llama-3.1-8b")))
     assert ours == theirs
+
+
+@pytest.mark.parametrize("plan", [{"zero_stage": 0}, {"zero_stage": 3}, {"pipeline_parallel": 2, "zero_stage": 1}])
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_frozen_weights_are_those_of_a_job_with_adapters(framework, plan):
+    """The same time and memory, of the model and tensor by tensor, whether the job or the model has the adapters."""
+    adapted = job(from_catalogue("llama-3.1-8b"), adapters=Adapters(rank=8))
+    own = job(traced("llama-3.1-8b", graph=document_of_graph(adapted.graph())))
+    resolved = plan_of(LLAMA, **({"recompute": "none"} | plan))
+    tool = frameworks.load(framework)
+    steps = [evaluated_step(resolved, each, CLUSTER, tool) for each in (own, adapted)]
+    assert steps[0].evaluation == steps[1].evaluation
+    # two bytes of at least a stage's or shard's 8 billion
+    assert steps[0].evaluation.memory_by_stage[0]["weights"] > 2 * own.graph().parameters() / 9
+    on_chips = [reserved_memory(each, resolved, tool) for each in steps]
+    assert on_chips[0] == on_chips[1]
+    simulated = [dt.simulate(resolved, each, CLUSTER, framework) for each in (own, adapted)]
+    assert simulated[0].step_time_s == simulated[1].step_time_s
+
+
+def test_the_plan_for_frozen_weights_is_that_of_a_job_with_adapters():
+    adapted = job(from_catalogue("llama-3.1-8b"), adapters=Adapters(rank=8))
+    own = job(traced("llama-3.1-8b", graph=document_of_graph(adapted.graph())))
+    space = dt.Space(context_parallel=(1,), virtual_stages=(1,))
+    ours, theirs = (dt.plan(each, CLUSTER, space=space) for each in (own, adapted))
+    assert ours.plan == theirs.plan
+    assert ours.step_time_s == dt.evaluate(ours).step_time_s == theirs.step_time_s
+
+
+def test_what_is_for_trained_weights_alone_refuses_frozen_ones(refusal):
+    own = job(changed_model("llama-3.1-8b", frozen_weights(lambda weight: weight.name == "mixer_norm.weight")))
+    assert "job: model: has frozen weights" in refusal(own.check_trains_all, "layouts by operator")
+    asked = {"job": own, "cluster": CLUSTER, "framework": "deepspeed"}
+    assert "has frozen weights, which files" in refusal(dt.export, plan_of(LLAMA), "deepspeed", **asked)
 
 
 def task(model: AnyModel, framework: str) -> Any:

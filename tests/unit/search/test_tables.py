@@ -7,18 +7,20 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from changed_graphs import changed_model, frozen_weights, product_of_weights
+from dovetail import frameworks, hardware
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.waiting_kernels import left_by_stay
+from dovetail.models import Job
 from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, step_time
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
 from dovetail.step.evaluate import evaluate
-from random_plans import QUESTIONS, random_plans
+from random_plans import QUESTIONS, random_plans, random_plans_of
 
 
-def check(question, number, seed):
+def check(found):
     """Time and memory of every plan agree, and no bound is above its time."""
-    found = random_plans(question, number, seed)
     batch, candidates, evaluated = found.batch, found.candidates, found.evaluated()
     exact = evaluated.pipeline_s.copy()
     (open_rows,) = np.nonzero(~evaluated.exact)
@@ -43,12 +45,29 @@ def check(question, number, seed):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_tables_say_what_evaluations_say(question):
-    check(question, 56, seed=0)
+    check(random_plans(question, 56, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama-3.2-1b", frozen_weights(lambda weight: weight.name == "mixer_norm.weight")),
+        ("llama-3.2-1b", frozen_weights(lambda weight: weight.tied == "")),
+        ("llama-3.1-8b", frozen_weights(lambda weight: weight.name != "value.weight")),
+        ("llama-3.2-1b", product_of_weights("mlp.up.weight")),
+    ],
+    ids=["norms frozen", "tied trained", "values trained", "product of weights"],
+)
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_tables_say_what_evaluations_say_of_other_graphs(name, change, framework):
+    """With weights that are frozen, tied ones among them, and weights that are made of others."""
+    job, cluster = Job(changed_model(name, change), 2048, 64), hardware.cluster("h100-sxm", chips=16)
+    check(random_plans_of(job, cluster, frameworks.load(framework), 40, seed=0))
 
 
 def test_bounds_of_nine_in_ten_plans_are_within_8_percent():
     """Without what stages of 1F1B wait for, a tenth is 9.5 % off."""
-    assert np.quantile(check(QUESTIONS[0], 112, seed=1), 0.1) > 0.92
+    assert np.quantile(check(random_plans(QUESTIONS[0], 112, seed=1)), 0.1) > 0.92
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 4), (3, 8), (4, 17)])
@@ -92,4 +111,4 @@ def filled(step, p, m, delay, chain):
 @pytest.mark.parametrize("seed", range(11))
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_tables_say_what_evaluations_say_of_many_plans(question, seed):
-    check(question, 112, seed)
+    check(random_plans(question, 112, seed))

@@ -13,6 +13,7 @@ from dovetail.arrays import Ints
 from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
 from dovetail.layout.derive import SUMS, is_term, tensor_dim_of
 from dovetail.layout.encoding.shards import owner
+from dovetail.layout.strategy import is_of_weights
 from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
 from dovetail.mapping.layouts.options import Labels, Variable
 from dovetail.mapping.layouts.scoped import OptionScope, Scoped, constant, union
@@ -64,7 +65,7 @@ class LayerShards:
         for output, seed in self.backward.seeds.items():
             tensor = self.graph.tensors[output]
             whole = constant(np.full(len(self.tile.names), WHOLE, np.int64))
-            self.written[seed] = whole if tensor.role is Role.LOSS else self.limited(tensor, self.stream)
+            self.written[seed] = whole if tensor.role is Role.LOSS else self.gradient_of_stream(tensor)
         for operator in self.backward.graph.operators:
             name = owner(self.graph, operator)
             self._place(operator, self._of_sum(operator) if name is None else self.told[name])
@@ -83,7 +84,8 @@ class LayerShards:
         axes = np.ones(len(self.tile.names), np.bool_)
         if operator.function not in SUMS:
             keys = "kv_heads" in operator.dims and "group" not in operator.dims
-            axes = np.array([keys and axis in self.tile.group_axes for axis in self.tile.names])
+            of_weights = is_of_weights(operator)
+            axes = np.array([of_weights or (keys and axis in self.tile.group_axes) for axis in self.tile.names])
         terms = [o.tensor for o in operator.inputs if is_term(operator, self.tensors[o.tensor])]
         if not terms or not axes.any():
             return shards
@@ -162,6 +164,13 @@ class LayerShards:
         for dim in tensor.dims:
             table[self.code[dim]] = self.code[dim]
         return Scoped(layout.scope, table[layout.values])
+
+    def gradient_of_stream(self, tensor: Tensor) -> Scoped:
+        """How layers hand on the gradient of a tensor between them: `layout.layout.gradient_of_stream`."""
+        placed = self.limited(tensor, self.stream)
+        if "batch" in tensor.dims or "batch" not in self.code:
+            return placed
+        return Scoped(placed.scope, np.where(self.stream.values == self.code["batch"], OPEN, placed.values))
 
     def needed(self, operator: Operator, operand: Operand) -> Scoped:
         """The layout an operator needs an operand in."""

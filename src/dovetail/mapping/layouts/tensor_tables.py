@@ -140,7 +140,7 @@ class LayerCosts:
         """Conversions of a tensor that the backward writes."""
         events = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         events += [
-            self.shards.limited(source, self.shards.stream)
+            self.shards.gradient_of_stream(source)
             for source in self.setting.graph.stream(self.setting.graph.inputs)
             if self.backward.gradients.get(source.name) == tensor.name
         ]

@@ -104,8 +104,7 @@ class FreeSearch:
     stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        if self.job.adapters is not None:
-            raise InputError("job: adapters", "are given with layouts by operator", "leave one of them out")
+        self.job.check_trains_all("layouts by operator")
         self._open: list[Entry] = []
         #: bounds of branches that are done, and the branch at work
         self._done: dict[TileSkeleton, float] = {}
