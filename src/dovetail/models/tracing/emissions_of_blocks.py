@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, tuple[str, str]] = {
 
 def _attention(emit: Emitter, node: Node) -> None:
     query, key, value = node.args
-    q, k, v = emit.whole(query), emit.whole(key), emit.whole(value)
+    q, k, v = (emit.by_sample(each) for each in (query, key, value))
     options = node.options
     axes = emit.inf.of(key)
     rows = axes[-1] if options.get("key_last") else axes[-2]

@@ -165,6 +165,11 @@ class Emitter:
             return held.tensor
         return self._joined(held)
 
+    def by_sample(self, value: Value) -> str:
+        """The value as one tensor, written out for every sample of the batch where all have the same."""
+        tensor, batch = self.whole(value), self.atoms.find(self.inf.batch)
+        return self.full(value) if batch in self.flat(value) and batch not in self.leaves(tensor) else tensor
+
     def full(self, value: Value) -> str:
         """The value as one tensor that has all its dims: what is broadcast is written out."""
         tensor = self.whole(value)
@@ -174,8 +179,7 @@ class Emitter:
             return tensor
         dims = tuple(self.dim(a) for a in leaves)
         name = self.unique("expanded")
-        along = tuple(self.dim(a) for a in missing)
-        made = self.builder.movement(name, "expand", (self.operand(tensor),), dims, along)
+        made = self.builder.movement(name, "expand", (self.operand(tensor),), dims, ())
         self.hold(value, self.remember(made, leaves))
         return made
 
@@ -323,7 +327,10 @@ class Emitter:
         leaves = sorted(found, key=wanted.index) if set(found) <= set(wanted) else list(found)
         indices = tuple(found[atom] for atom in leaves)
         self.builder.tensor(name, tuple(self.dim(x) for x in leaves), element=element)
-        saves = [o.tensor for o in (a, b) if self.builder.tensors[o.tensor].role is Role.ACTIVATION]
+        # only the gradient of the other operand reads an operand
+        tensors = self.builder.tensors
+        pairs = ((tensors[a.tensor], tensors[b.tensor]), (tensors[b.tensor], tensors[a.tensor]))
+        saves = [one.name for one, other in pairs if one.role is Role.ACTIVATION and not other.frozen]
         operator = Operator(
             name, Kind.CONTRACTION, "einsum", (a, b), (Operand(name, indices),),
             work=matrix_work(union((a.indices, b.indices))), saves=tuple(dict.fromkeys(saves)), fusion=fusion,

@@ -130,9 +130,12 @@ def _squeeze(inf: Inference, node: Node) -> None:
 def _expand(inf: Inference, node: Node) -> None:
     axes, shape = inf.of(node.args[0]), node.result.shape
     axes = (*[()] * (len(shape) - len(axes)), *axes)
-    inf.axes[node.result.id] = tuple(
+    found = [
         axis if inf.atoms.length(axis) == size else inf.atoms.axis(size) for axis, size in zip(axes, shape, strict=True)
-    )
+    ]
+    if not axes[0] and shape[0] == inf.flow.trace.batch:  # what is learned is handed to every sample
+        found[0] = (inf.batch,)
+    inf.axes[node.result.id] = tuple(found)
 
 
 def _part(inf: Inference, node: Node, value: Value, dim: int, start: int, stop: int) -> Axis | None:

@@ -9,6 +9,7 @@ from math import prod
 from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Run, flops, verify_chain
+from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.models.build import TOKEN_TABLE
 from dovetail.models.model import EMBEDDING, HEAD
 from dovetail.models.tracing.chain import LayerCall, TracedChain, chain_of
@@ -172,6 +173,7 @@ class _Lowering:
             else:
                 runs.append(Run(layer, 1))
         graph = verify_chain(ModelGraph(self._name, self._layers, tuple(runs)))
+        _check_samples(graph)
         missing = self._inf.flow.trace.num_parameters - graph.parameters()
         if missing:
             self._left_out[f"{missing:,} parameters on which the loss does not depend"] = None
@@ -287,6 +289,18 @@ def products_of(node: Node) -> float:
         return 0.0
     left = node.args[1] if node.target in ("addmm", "baddbmm") else node.args[0]
     return 2.0 * prod(node.result.shape) * left.shape[-1]
+
+
+def _check_samples(graph: ModelGraph) -> None:
+    """Refuses what sums over the samples of a batch: plans deal them to chips, each to be computed alone."""
+    for layer in graph.layers.values():
+        for operator in layer.operators:
+            reads, makes = ({d for o in side for d in o.indices} for side in (operator.inputs, operator.outputs))
+            # samples may go on as tokens of experts, or as part of another dim
+            goes_on = {"batch", EXPERT_TOKENS} & makes or any(before == "batch" for before, _ in operator.regroups)
+            if "batch" in reads and operator.kind is not Kind.LOSS and not goes_on:
+                what = f"sums over the samples of a batch (in {layer.name}.{operator.name})"
+                raise InputError("module", what, "trace it without that, or the parts before and behind it alone")
 
 
 def _equal(one: LayerGraph, other: LayerGraph) -> bool:
