@@ -14,6 +14,7 @@ import torch
 from traced_models import traced_config
 from transformers_configs import build
 
+import dovetail as dt
 from dovetail.graph import Kind
 from dovetail.models import model_graph
 
@@ -55,6 +56,15 @@ def test_queries_see_as_many_keys_as_masks_leave(name: str, monkeypatch: pytest.
                 ours += [float(operator.mask.coverage(sizes, causal=True)) * SEQ * keys] * run.count
     # keys that stand for several tokens are seen from the end of these on: here 7 of 160 tokens later than we count
     assert ours == pytest.approx(pairs_of_the_module(name, monkeypatch), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4"])
+def test_tables_of_the_search_count_the_same_keys(name: str) -> None:
+    """A search ends in an error where its tables and an evaluation differ."""
+    cluster = dt.hardware.cluster_on(dt.hardware.network("rail-optimised"), dt.hardware.chip("h100-sxm"), 8)
+    model = traced_config(name).model_copy(update={"described": None})
+    answer = dt.plan(dt.Job(model, SEQ, 8), cluster, time_limit_s=20)
+    assert answer.best is not None
 
 
 def test_nothing_of_an_indexer_is_left_out() -> None:

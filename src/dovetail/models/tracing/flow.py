@@ -32,7 +32,7 @@ POINTWISE = frozenset(
 WHOLE = frozenset({"attention", "scaled_dot_product_attention", "experts", "state_space", "gated_delta", "kimi_delta",
                    "selective_scan", "causal_conv1d", "dropout", "native_dropout", "bernoulli"})  # fmt: skip
 #: Operators whose result is no mere reading of a weight, even if nothing else goes in.
-_MIXING = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "convolution", "softmax", "_softmax"})
+MIXING = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "convolution", "softmax", "_softmax"})
 
 
 #: Operators that take a shape alone from what they read.
@@ -113,7 +113,7 @@ class Flow:
         if strongest is not Source.WEIGHT:
             return strongest
         # a weight that is computed from several is data: each of them is trained
-        mixed = Source.INDEX in found or node.target in _MIXING or self._owners(node) > 1
+        mixed = Source.INDEX in found or node.target in MIXING or self._owners(node) > 1
         return Source.DATA if mixed else strongest
 
     def _owners(self, node: Node) -> int:
@@ -300,7 +300,7 @@ class Flow:
             self.maker.update((r.id, node) for r in node.results)
             self._tell(node)
             # products of data are work each time they run, and dropouts differ
-            differs = node.target in _MIXING | WHOLE and self.of(node.result) is Source.DATA
+            differs = node.target in MIXING | WHOLE and self.of(node.result) is Source.DATA
             differs = differs or node.target.startswith(("rand", "new_empty", "empty"))
             if source is None and key in seen and not differs:
                 swap.update(zip((r.id for r in node.results), seen[key].results, strict=True))

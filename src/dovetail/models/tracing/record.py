@@ -197,11 +197,15 @@ class Recording:
         return call
 
     def _argument(self, given: Any, stream: torch.Tensor | None) -> object:
-        """What must be the same of an argument for a layer to do the same: of the stream no more than its shape."""
+        """What must be the same of an argument for a layer to do the same.
+
+        Of the stream it is the shape alone, and of whole numbers too: positions, and choices of other layers.
+        """
         if not isinstance(given, torch.Tensor):
             return setting(given)
         shape = (tuple(given.shape), str(given.dtype))
-        return shape if given is stream else (*shape, self.recorder.value(given).id)
+        is_number = given.dtype in (torch.int32, torch.int64)
+        return shape if given is stream or is_number else (*shape, self.recorder.value(given).id)
 
     def _append(self, call: UnitCall) -> None:
         self._units.append(call)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ import transformers
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.models.auto import auto_factory
 
-from dovetail.models.tracing.flow import SHAPED
+from dovetail.models.tracing.flow import MIXING, SHAPED
 from dovetail.models.tracing.pytorch import really, torch
 from dovetail.models.tracing.recorder import Recorder, whole
 from dovetail.models.tracing.trace import Node, Value
@@ -42,9 +43,13 @@ KERNELS: Mapping[str, str] = {
 
 
 @contextmanager
-def nothing_fetched() -> Iterator[None]:
-    """Whatever a config names, no code but that of `transformers` runs, and nothing is downloaded."""
+def confined() -> Iterator[None]:
+    """Whatever a config names, no code but that of `transformers` runs, and nothing is downloaded or printed."""
     with ExitStack() as stack:
+        # that kernels are not installed is told to those who train
+        stack.callback(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
+        transformers.logging.set_verbosity_error()
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
         stack.enter_context(patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True))
         stack.enter_context(patch.object(auto_factory, "resolve_trust_remote_code", lambda *_, **__: False))
         yield
@@ -55,9 +60,6 @@ def kernels(module: Any, recorder: Recorder, batch: int) -> Iterator[None]:
     """Kernels that a module calls are recorded, each as one operator."""
     ours = _Kernels(recorder, batch)
     with ExitStack() as stack:
-        # that kernels are not installed is told to those who train
-        stack.callback(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
-        transformers.logging.set_verbosity_error()
         stack.enter_context(registered(ours))
         for each in module.modules():
             config = getattr(each, "config", None)
@@ -174,13 +176,17 @@ class _Masks:
         return next((maker for _, maker in self._above(mask) if maker is not None and maker.target == "topk"), None)
 
     def _above(self, mask: Any) -> Iterator[tuple[Value, Node | None]]:
-        """A mask and all that it was made of, each with what made it."""
+        """A mask and all that it was made of down to products, each with what made it."""
         waiting = [] if mask is None else [self._recorder.value(mask)]
+        seen = {value.id for value in waiting}
         for value in waiting:
             maker = self._recorder.maker.get(value.id)
             yield value, maker
-            if maker is not None and maker.target not in SHAPED:
-                waiting.extend(v for v in maker.inputs() if v not in waiting)
+            if maker is None or maker.target in SHAPED | MIXING | {"topk"}:
+                continue
+            more = [v for v in maker.inputs() if v.id not in seen]
+            seen.update(v.id for v in more)
+            waiting += more
 
 
 def _probe(function: Any, local: int | None) -> dict[str, Any]:

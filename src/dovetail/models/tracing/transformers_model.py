@@ -18,7 +18,7 @@ from dovetail.models.tracing.pytorch import torch
 from dovetail.models.tracing.record import Recording
 from dovetail.models.tracing.trace import Trace
 from dovetail.models.tracing.transformers_images import Images, among_tokens, encoded
-from dovetail.models.tracing.transformers_kernels import OURS, kernels, nothing_fetched, registered, transformers
+from dovetail.models.tracing.transformers_kernels import OURS, confined, kernels, registered, transformers
 
 #: Classes to look a config up in, by what it is for.
 _PAIRED = "AutoModelForSeq2SeqLM"
@@ -42,7 +42,7 @@ def build(config: Mapping[str, Any], where: str) -> Any:
     reason = "it has no such model with a head"
     try:
         with ExitStack() as stack:
-            stack.enter_context(nothing_fetched())
+            stack.enter_context(confined())
             stack.enter_context(_bounded(where))
             settings = transformers.AutoConfig.for_model(**fields)
             for make in _makers(fields, settings):
@@ -125,7 +125,7 @@ def record_tokens(
         logits = getattr(out, "logits", None)
         return logits if logits is not None else out[0]
 
-    with nothing_fetched(), kernels(module, recording.recorder, batch):
+    with confined(), kernels(module, recording.recorder, batch):
         return recording.run(call)
 
 
