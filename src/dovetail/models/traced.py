@@ -117,6 +117,11 @@ def approximations(model: AnyModel) -> tuple[Approximation, ...]:
     return tuple(Approximation(layer, name, words) for layer, of in by_layer.items() for name, words in of.items())
 
 
+def left_out(model: AnyModel) -> tuple[str, ...]:
+    """What was traced of a model and is not in its graph."""
+    return model.left_out if isinstance(model, TracedModel) else ()
+
+
 def described(model: AnyModel) -> Model | None:
     """The model by its blocks; None where it is known by its graph alone."""
     return model if isinstance(model, Model) else model.described
