@@ -13,6 +13,7 @@ from dovetail import documents
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.aliases import HUB_IDS, OTHER_NAMES, spelling
+from dovetail.models.build import check_description
 from dovetail.models.hub import from_hub, hub_id
 from dovetail.models.importing import from_huggingface
 from dovetail.models.model import Model
@@ -77,7 +78,11 @@ def is_traced(document: Mapping[str, Any]) -> bool:
 
 def model_from(document: Mapping[str, Any], where: str) -> AnyModel:
     """The model of a model file's document."""
-    return validate(TracedModel if is_traced(document) else Model, document, where)
+    if not is_traced(document):
+        return validate(Model, document, where)
+    model = validate(TracedModel, document, where)
+    check_description(model, f"{where}: described")
+    return model
 
 
 def to_yaml(model: AnyModel) -> str:
