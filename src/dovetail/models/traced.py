@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
@@ -69,6 +71,16 @@ class TracedModel(Spec):
     def num_layers(self) -> int:
         """Blocks from embedding to head."""
         return sum(run.count for run in self.graph.chain if run.layer not in (EMBEDDING, HEAD, PREDICTION))
+
+    def layers_by_kind(self) -> dict[str, int]:
+        """Layers from embedding to head by what they are, in words; classes that differ in a number are of one kind."""
+        counts: Counter[str] = Counter()
+        for run in self.graph.chain:
+            if run.layer not in (EMBEDDING, HEAD, PREDICTION):
+                kind = re.sub(r"_\d+$", "", run.layer)
+                counts[re.sub(r"block$", "blocks", kind).replace("_", " ")] += run.count
+        # what runs between stacks of layers is said after them
+        return dict(sorted(counts.items(), key=lambda kind: kind[0] == "between"))
 
     @property
     def multi_token_prediction(self) -> MultiTokenPrediction | None:
