@@ -42,14 +42,18 @@ def one_of(names: Iterable[str], given: object = None, most: int = 8) -> str:
     choices = sorted(names)
     if not choices:
         return "there is nothing to choose from"
-    if isinstance(given, str):
-        same = [name for name in choices if name.casefold() == given.casefold()]
-        near = same or difflib.get_close_matches(given[:100], choices, n=1, cutoff=0.6)
-        if near:
-            return f"did you mean {near[0]!r}"
+    if isinstance(given, str) and (likely := near(choices, given)) is not None:
+        return f"did you mean {likely!r}"
     shown = ", ".join(choices[:most])
     rest = len(choices) - most
     return f"it should be one of {shown}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def near(names: Iterable[str], given: str, cutoff: float = 0.6) -> str | None:
+    """The name that a misspelt one stands for, where one is as close as `cutoff`."""
+    choices = sorted(names)
+    same = [name for name in choices if name.casefold() == given.casefold()]
+    return next(iter(same or difflib.get_close_matches(given[:100], choices, n=1, cutoff=cutoff)), None)
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import typer
@@ -23,6 +24,8 @@ Facts = list[tuple[str, str]]
 
 #: Approximated operators that the view names.
 MOST_APPROXIMATED = 3
+#: Letters of what is left out that the view shows.
+MOST_LETTERS = 120
 #: When in a step memory is fullest, in words.
 _WHEN = {
     "loss": "at the loss",
@@ -56,6 +59,7 @@ def result_facts(result: Evaluation) -> Facts:
         ("energy", _energy(result)),
         *([("host", _host(result))] if result.plan.offload else []),
         *([("approximated", _approximated(result))] if result.approximated else []),
+        *([("left out", _left_out(result))] if result.left_out else []),
         ("based on", result.provenance["calibration"]),
     ]
 
@@ -66,6 +70,12 @@ def _approximated(result: Evaluation) -> str:
     more = len(result.approximated) - len(shown)
     rest = f" and {more} more in --json" if more else ""
     return f"{result.approximated_share:.1%} of the operators' time: {', '.join(shown)}{rest}"
+
+
+def _left_out(result: Evaluation) -> str:
+    """What of a traced model is in no figure, on one line."""
+    more = len(result.left_out) - 1
+    return textwrap.shorten(result.left_out[0], MOST_LETTERS) + (f" and {more} more in --json" if more else "")
 
 
 def _host(result: Evaluation) -> str:

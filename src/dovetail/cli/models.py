@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,8 @@ app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging F
 _NAME = "A name of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 _TRACE = "Trace the model through its PyTorch module, also where its family is known (needs torch and transformers)."
-_STRICT = "Refuse operators that the traced graph can only approximate."
+_OUT = "Write the model file here (YAML; JSON where it ends in .json)."
+_STRICT = "Refuse a traced model with operators that its graph can only approximate."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence for FLOPs and memory.")]
@@ -61,7 +61,7 @@ def show(
 @app.command("import")
 def import_config(
     config: Annotated[str, typer.Argument(help="A Hugging Face config.json, its folder, or an id org/name.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Write the model file here (YAML).")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help=_OUT)] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help=_TRACE)] = False,
     strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
@@ -70,19 +70,25 @@ def import_config(
 ) -> None:
     """Read a Hugging Face config.json, local or of the Hub; show it, or write it as a model file."""
     _check_seq_len(seq_len)
-    if strict and not trace:
-        raise InputError("--strict", "needs --trace", "add it, or leave --strict out")
     if out is not None:
-        _check_out(out, Path(config), force=force, traced=trace)
-    model = _traced(config, strict=strict) if trace else _imported(config)
+        _check_out(out, Path(config), force=force)
+    model = _traced(config, strict=strict) if trace else _imported(config, strict=strict)
     summary = dt.models.summarise(model, seq_len)
     if out is not None:
-        _write(out, model)
+        dt.models.save(model, out)
     _present(model, summary, as_json)
+    if out is not None and not as_json:
+        typer.echo(f"\nwrote {out}")
 
 
-def _imported(config: str) -> AnyModel:
-    return dt.models.from_huggingface(config) if _is_path(config) else dt.models.load(config)
+def _imported(config: str, *, strict: bool) -> AnyModel:
+    read = dt.models.from_huggingface if _is_path(config) else dt.models.load
+    model = read(config, strict=strict)
+    if strict and not isinstance(model, dt.models.TracedModel):
+        raise InputError(
+            "--strict", f"is for traced models, and {model.name} is not traced", "add --trace, or leave it out"
+        )
+    return model
 
 
 def _traced(config: str, *, strict: bool) -> AnyModel:
@@ -102,23 +108,10 @@ def _is_path(config: str) -> bool:
     return Path(config).suffix.lower() in (".json", ".yaml", ".yml") or os.path.isdir(config)
 
 
-def _write(out: Path, model: AnyModel) -> None:
-    from dovetail.documents import MAX_YAML_BYTES, write_text
-    from dovetail.models.catalogue import document_of
+def _check_out(out: Path, config: Path, *, force: bool) -> None:
+    from dovetail.models.catalogue import check_file_name
 
-    if out.suffix.lower() == ".json":
-        write_text(out, json.dumps(document_of(model)) + "\n")
-        return
-    text = dt.models.to_yaml(model)
-    if len(text.encode()) > MAX_YAML_BYTES:
-        what = f"would be longer than the {MAX_YAML_BYTES:,} bytes that a YAML file may have"
-        raise InputError(str(out), what, "add --trace, and give it the ending .json")
-    write_text(out, text)
-
-
-def _check_out(out: Path, config: Path, *, force: bool, traced: bool) -> None:
-    if out.suffix.lower() not in (".yaml", ".yml", *((".json",) if traced else ())):
-        raise InputError(str(out), "does not end in .yaml", "a model file is YAML: give it that ending")
+    check_file_name(out)
     if out.resolve() == config.resolve():
         raise InputError(str(out), "is the config itself", "name another file")
     if out.is_file() and not force:
@@ -134,17 +127,17 @@ def _check_seq_len(seq_len: int | None) -> None:
 
 
 def _present(model: AnyModel, summary: ModelSummary, as_json: bool) -> None:
-    from dovetail.models.traced import approximations
+    from dovetail.models.traced import approximations, left_out
 
-    approximated, left_out = approximations(model), getattr(model, "left_out", ())
+    approximated, lost = approximations(model), left_out(model)
     if as_json:
         more: dict[str, object] = {"approximated": [asdict(each) for each in approximated]} if approximated else {}
-        print_json(_fields(summary) | more | ({"left_out": list(left_out)} if left_out else {}))
+        print_json(_fields(summary) | more | ({"left_out": list(lost)} if lost else {}))
         return
-    _print_summary(summary)
+    _print_summary(summary, _layers_text(model, summary))
     for title, lines in (
         ("approximated", _grouped(approximated)),
-        ("left out", left_out),
+        ("left out", lost),
     ):
         if lines:
             typer.echo(f"\n{title}")
@@ -167,7 +160,14 @@ def _fields(summary: ModelSummary) -> dict[str, object]:
     return asdict(summary)
 
 
-def _print_summary(s: ModelSummary) -> None:
+def _layers_text(model: AnyModel, summary: ModelSummary) -> str:
+    """How many layers there are; of a traced model also of what kind, where there are several."""
+    kinds = model.layers_by_kind() if isinstance(model, dt.models.TracedModel) else {}
+    words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{summary.layers} ({words})" if len(kinds) > 1 else str(summary.layers)
+
+
+def _print_summary(s: ModelSummary, layers: str) -> None:
     active = "" if s.active_parameters == s.parameters else f" ({count_text(s.active_parameters)} active per token)"
     tokens = "token" if s.seq_len == 1 else "tokens"
     masked = s.causal_flops_per_token < s.flops_per_token
@@ -175,7 +175,7 @@ def _print_summary(s: ModelSummary) -> None:
     facts = [
         ("model", s.name),
         ("parameters", f"{s.parameters:,}{active}"),
-        ("layers", f"{s.layers}, hidden {s.hidden}, vocabulary {s.vocab}"),
+        ("layers", f"{layers}, hidden {s.hidden}, vocabulary {s.vocab}"),
         ("training", f"{flop_text(s.flops_per_token)} per token at {s.seq_len} {tokens}{causal}"),
     ]
     if s.multi_token_prediction_parameters:

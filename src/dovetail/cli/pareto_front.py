@@ -14,7 +14,7 @@ from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTH
 from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
 from dovetail.cli.plan_request import Objective, PlanRequest
-from dovetail.cli.plan_view import write_plan
+from dovetail.cli.plan_view import print_launch_note, write_plan
 from dovetail.errors import InputError
 from dovetail.units import count_text, dollars_text, duration_text, quantity_text, seconds_text
 
@@ -63,6 +63,7 @@ def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> No
         print_json(fields | {"timing": {"seconds": time.monotonic() - start}})
     elif best is not None:
         _print(question, points, best, objective)
+        print_launch_note(question.job, question.framework)
         if request.out is not None:
             typer.echo(f"wrote {request.out}")
     if best is None:

@@ -19,7 +19,9 @@ from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
 from dovetail.cli.plan_view import (
     covered_fields,
     infeasible,
+    launch_fields,
     print_answer,
+    print_launch_note,
     print_suggestions,
     suggestion_fields,
     write_plan,
@@ -262,10 +264,12 @@ def _show(
 
         fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
         keep = {} if kept is None else {"keep": kept.fields(answer)}
+        fields |= launch_fields(answer)
         print_json(fields | suggestion_fields(suggested) | covered_fields(held) | keep)
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=explanation)
         print_suggestions(suggested)
+        print_launch_note(answer.job, answer.framework)
         if held is not None:
             typer.echo(f"\n{request.covers}: {held.why}")
         if kept is not None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dovetail.cli.question import Asked
     from dovetail.explanation.covered import Covered
     from dovetail.explanation.suggestions import Suggestion
+    from dovetail.frameworks import Framework
+    from dovetail.models import Job
     from dovetail.search import Answer, Certificate
     from dovetail.search.pareto_front import Training
 
@@ -124,6 +126,23 @@ def print_suggestions(suggested: Sequence[Suggestion] | None) -> None:
     for each in suggested or ():
         asked = words[each.field].format(f"{each.value:,}")
         typer.echo(f"\ntry {asked}: {each.gain:.1%} more tokens a second per chip than {each.asked:,}")
+
+
+def launch_fields(answer: Answer) -> dict[str, Any]:
+    """That no launch file can be written, as JSON; nothing where one can."""
+    from dovetail.plans.runs import why_no_launch_file
+
+    why = why_no_launch_file(answer.job, answer.framework)
+    return {} if why is None else {"launch_note": why}
+
+
+def print_launch_note(job: Job, framework: Framework) -> None:
+    """The same in a sentence."""
+    from dovetail.plans.runs import why_no_launch_file
+
+    why = why_no_launch_file(job, framework)
+    if why is not None:
+        typer.echo(f"\n{why}")
 
 
 def covered_fields(held: Covered | None) -> dict[str, Any]:

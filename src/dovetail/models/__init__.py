@@ -1,7 +1,7 @@
 """Model description → graph: parametric transformer, Hugging Face configs, traced modules, catalogue, Job."""
 
 from dovetail.models.build import model_graph, prediction_parameters
-from dovetail.models.catalogue import catalogue_name, from_catalogue, load, model_from, names, to_yaml
+from dovetail.models.catalogue import catalogue_name, from_catalogue, load, model_from, names, save, to_yaml
 from dovetail.models.importing import from_huggingface, from_torch
 from dovetail.models.job import Job
 from dovetail.models.model import Model
@@ -24,6 +24,7 @@ __all__ = [
     "model_graph",
     "names",
     "prediction_parameters",
+    "save",
     "summarise",
     "to_yaml",
 ]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from dovetail.errors import InputError
 from dovetail.frozen import frozen
 from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
 from dovetail.graph.count import parameters, whole
@@ -30,6 +31,22 @@ def model_graph(model: AnyModel, *, fused_attention: bool = True, adapters: Adap
     else:
         plain = _build(_Request(model.model_dump_json(), fused_attention, model))
     return plain if adapters is None else _with_adapters(_Adapted(id(plain), adapters, plain))
+
+
+def check_description(model: AnyModel, where: str) -> None:
+    """Refuses the description of another model than was traced: launch files would train that one."""
+    if not isinstance(model, TracedModel) or model.described is None:
+        return
+    own, traced = model_graph(model.described), model_graph(model)
+    figures = (
+        ("hidden", model.described.hidden, model.hidden),
+        ("vocab", model.described.vocab, model.vocab),
+        ("parameters", own.parameters(), traced.parameters()),
+    )
+    for figure, ours, theirs in figures:
+        if ours != theirs:
+            what = f"is another model than the graph: {figure} is {ours:,}, and the graph's {theirs:,}"
+            raise InputError(where, what, "describe the traced model or leave it out")
 
 
 @frozen

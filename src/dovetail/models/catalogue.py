@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,6 +14,7 @@ from dovetail import documents
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.aliases import HUB_IDS, OTHER_NAMES, spelling
+from dovetail.models.build import check_description
 from dovetail.models.hub import from_hub, hub_id
 from dovetail.models.importing import from_huggingface
 from dovetail.models.model import Model
@@ -31,20 +33,21 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
-def load(name: str) -> Any:
+def load(name: str, *, strict: bool = False) -> Any:
     """A model by its name in the catalogue or another name of it, by path, or by Hugging Face id.
 
     A path is that of a model file, described or traced, of a Hugging Face config.json, or of the folder that holds one.
     It comes before aliases and ids; a name of the catalogue comes before everything.
+    `strict` refuses a config whose model is traced with operators that the graph can only approximate.
     """
     if Path(name).suffix.lower() in SUFFIXES:
-        return _from_file(name)
+        return _from_file(name, strict=strict)
     if name in names():
         return from_catalogue(name)
     alias = catalogue_name(name)
     # a folder of another use may have the name of a model
     if os.path.isdir(name) and (alias is None or "/" in name or os.path.isfile(os.path.join(name, "config.json"))):
-        return from_huggingface(name)
+        return from_huggingface(name, strict=strict)
     if alias is not None:
         return from_catalogue(alias)
     if "/" not in name:
@@ -53,7 +56,7 @@ def load(name: str) -> Any:
     if asked is None:
         fix = "give org/name, a file that ends in .yaml or .json, or a folder with a config.json"
         raise InputError("model", f"{quoted(name)} is neither a Hugging Face id nor an existing path", fix)
-    return from_hub(asked)
+    return from_hub(asked, strict=strict)
 
 
 def catalogue_name(name: str) -> str | None:
@@ -77,7 +80,11 @@ def is_traced(document: Mapping[str, Any]) -> bool:
 
 def model_from(document: Mapping[str, Any], where: str) -> AnyModel:
     """The model of a model file's document."""
-    return validate(TracedModel if is_traced(document) else Model, document, where)
+    if not is_traced(document):
+        return validate(Model, document, where)
+    model = validate(TracedModel, document, where)
+    check_description(model, f"{where}: described")
+    return model
 
 
 def to_yaml(model: AnyModel) -> str:
@@ -85,14 +92,36 @@ def to_yaml(model: AnyModel) -> str:
     return documents.to_yaml(document_of(model))
 
 
+def save(model: AnyModel, path: Path | str) -> None:
+    """Writes a model, described or traced, as a model file: JSON where the path ends in .json, otherwise YAML.
+
+    YAML may have 256 KiB and JSON 4 MiB; traced models can be that long.
+    """
+    path = Path(path)
+    check_file_name(path)
+    is_json = path.suffix.lower() == ".json"
+    text = json.dumps(document_of(model)) + "\n" if is_json else to_yaml(model)
+    most = documents.MAX_FILE_BYTES if is_json else documents.MAX_YAML_BYTES
+    if len(text.encode()) > most:
+        what = f"would be longer than the {most:,} bytes that a {'JSON' if is_json else 'YAML'} file may have"
+        raise InputError(str(path), what, "trace a part of the model" if is_json else "give it the ending .json")
+    documents.write_text(path, text)
+
+
+def check_file_name(path: Path) -> None:
+    """Refuses a name that no model file has."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(str(path), "does not end in .yaml or .json", "give it the ending of YAML or of JSON")
+
+
 def document_of(model: AnyModel) -> dict[str, Any]:
     """The fields of a model file."""
     return model.model_dump(mode="json", exclude_defaults=True)
 
 
-def _from_file(name: str) -> AnyModel:
+def _from_file(name: str, *, strict: bool) -> AnyModel:
     if is_config(name):
-        return from_huggingface(name)
+        return from_huggingface(name, strict=strict)
     return model_from(read_document(name), name)
 
 

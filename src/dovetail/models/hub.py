@@ -53,16 +53,15 @@ def hub_id(text: str) -> HubId | None:
 def from_hub(asked: HubId, *, traced: bool = False, strict: bool = False) -> AnyModel:
     """The model of an id; raises one sentence where its config cannot be had.
 
-    `traced`: through its PyTorch module even where its family is known, as `trace_config` does it.
+    `traced`: through its PyTorch module even where its family is known. `strict`: a traced model has nothing that is
+    approximated.
     """
-    from dovetail.models.importing import read_or_traced, trace_config
+    from dovetail.models.importing import read_or_traced, trace_document
 
     path = _cached(asked) or _download(asked)
     name = asked.name.lower().lstrip("._-")[:100] or "imported"
-    if traced:
-        model = trace_config(path, strict=strict).model_copy(update={"name": name})
-    else:
-        model = read_or_traced(read_document(path, finite=False), path, f"{asked}/{CONFIG}", name)
+    import_as = trace_document if traced else read_or_traced
+    model = import_as(read_document(path, finite=False), f"{asked}/{CONFIG}", name, strict=strict)
     commit = path.parent.name
     return model.model_copy(update={"source": f"{asked.repository} at {commit[:12]}: {model.source}"})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
@@ -70,6 +72,16 @@ class TracedModel(Spec):
         """Blocks from embedding to head."""
         return sum(run.count for run in self.graph.chain if run.layer not in (EMBEDDING, HEAD, PREDICTION))
 
+    def layers_by_kind(self) -> dict[str, int]:
+        """Layers from embedding to head by what they are, in words; classes that differ in a number are of one kind."""
+        counts: Counter[str] = Counter()
+        for run in self.graph.chain:
+            if run.layer not in (EMBEDDING, HEAD, PREDICTION):
+                kind = re.sub(r"_\d+$", "", run.layer)
+                counts[re.sub(r"block$", "blocks", kind).replace("_", " ")] += run.count
+        # what runs between stacks of layers is said after them
+        return dict(sorted(counts.items(), key=lambda kind: kind[0] == "between"))
+
     @property
     def multi_token_prediction(self) -> MultiTokenPrediction | None:
         """Modules of the graph that predict further tokens."""
@@ -115,6 +127,11 @@ def approximations(model: AnyModel) -> tuple[Approximation, ...]:
     """The operators of a model that stand for something else; none where it was not traced."""
     by_layer = model.approximated if isinstance(model, TracedModel) else {}
     return tuple(Approximation(layer, name, words) for layer, of in by_layer.items() for name, words in of.items())
+
+
+def left_out(model: AnyModel) -> tuple[str, ...]:
+    """What was traced of a model and is not in its graph."""
+    return model.left_out if isinstance(model, TracedModel) else ()
 
 
 def described(model: AnyModel) -> Model | None:

@@ -29,6 +29,8 @@ class LaunchLimits:
     #: refuses a job that no plan makes the framework train
     check_job: Callable[[Job], None]
     rules: tuple[PlanRule, ...]
+    #: whether its files describe the model, which is otherwise the user's code
+    describes: bool = True
 
 
 def state_replicas(plan: Plan) -> int:
@@ -282,6 +284,7 @@ LAUNCHES = {
             PlanRule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
             PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
         ),
+        describes=False,
     ),
     "accelerate": LaunchLimits(
         "FSDP2",
@@ -292,6 +295,7 @@ LAUNCHES = {
             PlanRule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
             PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
         ),
+        describes=False,
     ),
     "maxtext": LaunchLimits(
         "MaxText",

@@ -11,9 +11,10 @@ from dovetail import frameworks
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
-from dovetail.models import Job
+from dovetail.models import Job, described
 from dovetail.plans.framework_limits import FRAMEWORK_RULES
 from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.launch_models.facts import PLAN_AGAIN
 from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.overlaps import OVERLAP_RULES
 from dovetail.plans.plan import Plan
@@ -47,6 +48,14 @@ def check_job(job: Job, framework: Framework) -> None:
         raise InputError("job: precision", what, f"it should be one of {', '.join(precisions)}")
     if framework.launch is not None:
         LAUNCHES[framework.launch].check_job(job)
+
+
+def why_no_launch_file(job: Job, framework: Framework) -> str | None:
+    """Why no plan of a job gives a launch file of the framework, and what to do; None where plans give one."""
+    limits = None if framework.launch is None else LAUNCHES[framework.launch]
+    if limits is None or not limits.describes or described(job.model) is not None:
+        return None
+    return f"no launch file: {job.model.name} is traced and has no description for {limits.title}; {PLAN_AGAIN}"
 
 
 def rules_of(framework: Framework) -> tuple[PlanRule, ...]:

@@ -63,7 +63,7 @@ def evaluation_fields(
             "by_phase": {when: dict(parts) for when, parts in result.memory_by_phase[result.fullest_stage].items()},
             **({"host": result.host_bytes} if result.plan.offload else {}),
         },
-        **_approximated_fields(result),
+        **_traced_fields(result),
         "energy_j": result.energy_j,
         "energy_range_j": None if result.energy is None else [result.energy.low, result.energy.high],
         "power_w": None if result.power is None else _power_fields(result.power),
@@ -176,12 +176,13 @@ def ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
     }
 
 
-def _approximated_fields(result: Evaluation) -> dict[str, Any]:
-    """What of a traced model is approximated; nothing where nothing is."""
-    if not result.approximated:
-        return {}
-    operators = [asdict(each) for each in result.approximated]
-    return {"approximated": operators, "approximated_share": result.approximated_share}
+def _traced_fields(result: Evaluation) -> dict[str, Any]:
+    """What of a traced model is approximated or left out; nothing where nothing is."""
+    fields: dict[str, Any] = {}
+    if result.approximated:
+        operators = [asdict(each) for each in result.approximated]
+        fields |= {"approximated": operators, "approximated_share": result.approximated_share}
+    return fields | ({"left_out": list(result.left_out)} if result.left_out else {})
 
 
 def _power_fields(power: StepPower) -> dict[str, Any]:

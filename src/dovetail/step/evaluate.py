@@ -18,7 +18,7 @@ from dovetail.frozen import frozen
 from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.models.traced import approximations
+from dovetail.models.traced import approximations, left_out
 from dovetail.pipeline.in_flight import peak_saved_by_stage
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
@@ -156,7 +156,8 @@ def evaluation_of(
     answer = _answer(plan, job, cluster, seconds, memory, joules, basis, held)
     approximated = approximations(job.model)
     share = approximated_share(approximated, step.profiles.graph, step.profiles.layers, step.contents)
-    return replace(answer, memory_error=facts.memory_error, approximated=approximated, approximated_share=share)
+    answer = replace(answer, memory_error=facts.memory_error, left_out=left_out(job.model))
+    return replace(answer, approximated=approximated, approximated_share=share)
 
 
 @frozen

@@ -43,6 +43,8 @@ class Evaluation:
     #: operators of a traced model that stand for something else, and the part of operator seconds they take
     approximated: tuple[Approximation, ...] = ()
     approximated_share: float = 0.0
+    #: what was traced of the model and is not in its graph
+    left_out: tuple[str, ...] = ()
 
     @property
     def energy_j(self) -> float | None:

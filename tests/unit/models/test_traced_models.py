@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from valid_documents import CONFIGS
+from traced_catalogue import BLOCK, LLAMA, SOME, traced
 
 import dovetail as dt
 from changed_graphs import changed_model, frozen_weights
 from dovetail import frameworks
 from dovetail.documents import to_yaml
-from dovetail.errors import InputError
 from dovetail.memory.reserved import reserved_memory
-from dovetail.models import AnyModel, TracedModel, described, from_catalogue, importing, model_graph
+from dovetail.models import AnyModel, described, from_catalogue, model_graph
 from dovetail.models.adapters import Adapters
 from dovetail.models.catalogue import document_of
 from dovetail.models.graph_document import document_of_graph
 from dovetail.models.traced import Approximation
+from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.launch_models.facts import PLAN_AGAIN
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.plans.plan_file import load_task, task_of
+from dovetail.plans.runs import why_no_launch_file
 from dovetail.plans.write import plan_document, write_plan_file
 from dovetail.report.answer_fields import evaluation_fields
 from dovetail.step.evaluate import evaluated_step
 from dovetail.step.evaluation import Evaluation
 
-
-def traced(name: str, /, **fields: Any) -> TracedModel:
-    """A catalogue model as if it had been traced."""
-    model = from_catalogue(name)
-    own = {"name": name, "hidden": model.hidden, "vocab": model.vocab, "max_seq_len": model.max_seq_len}
-    return TracedModel(**{"kind": "traced", "graph": document_of_graph(model_graph(model)), **own, **fields})
-
-
-LLAMA, MIXTURE = traced("llama-3.1-8b"), traced("deepseek-v2-lite")
+MIXTURE = traced("deepseek-v2-lite")
 CLUSTER = dt.hardware.cluster("h100-sxm", chips=8)
 
 
@@ -190,7 +181,9 @@ def test_launch_files_are_written_from_the_description(refusal):
         of_described = export(plan, framework, **(asked | {"job": job(from_catalogue("llama-3.1-8b"))}))
         assert export(plan, framework, **asked).text == of_described.text
         export, plan, _, asked = task(LLAMA, framework)
-        assert "is traced and has no description" in refusal(export, plan, framework, **asked)
+        assert f"{LAUNCHES[framework].version.removeprefix('core ')} knows; {PLAN_AGAIN}" in refusal(
+            export, plan, framework, **asked
+        )
     export, plan, _, asked = task(LLAMA, "deepspeed")
     assert export(plan, "deepspeed", **asked).text
 
@@ -200,11 +193,37 @@ def test_a_description_of_another_depth_is_refused():
         traced("llama-3.1-8b", described=from_catalogue("llama-3.2-1b"))
 
 
+@pytest.mark.parametrize(
+    ("changed", "figure"),
+    [({"hidden": 2048}, "hidden is"), ({"vocab": 128000}, "vocab is 128,000, and the graph's 128,256"), ({}, "")],
+)
+def test_a_description_of_another_model_is_refused_where_it_is_read(changed, figure, tmp_path, refusal):
+    right = from_catalogue("llama-3.1-8b")
+    model = traced("llama-3.1-8b", described=right.model_copy(update=changed))
+    path, document = tmp_path / "model.yaml", plan_document(plan_of(model), job(LLAMA), CLUSTER, "megatron")
+    path.write_text(dt.models.to_yaml(model))
+    document["job"]["model"] = document_of(model)
+    if not figure:
+        assert described(dt.models.load(str(path))) == described(task_of(document, "plan.yaml").job.model) == right
+        return
+    assert f"model.yaml: described: is another model than the graph: {figure}" in refusal(dt.models.load, str(path))
+    assert f"plan.yaml: job.model.described: is another model than the graph: {figure}" in refusal(
+        task_of, document, "plan.yaml"
+    )
+
+
+def test_a_description_with_other_parameters_is_refused(refusal):
+    right = from_catalogue("llama-3.1-8b")
+    document = document_of(traced("llama-3.1-8b", described=right))
+    document["described"]["head"] = {"tied": not right.head.tied}
+    assert "described: is another model than the graph: parameters is" in refusal(
+        dt.models.model_from, document, "model.yaml"
+    )
+
+
 # What is approximated.
 
-(BLOCK,) = LLAMA.graph.layers.keys() - {"embedding", "head"}
 EVERY = {name: {each.name: "words" for each in layer.operators} for name, layer in LLAMA.graph.layers.items()}
-SOME = {BLOCK: {"attention": "a scan as attention"}}
 
 
 def share(approximated: dict[str, dict[str, str]], **fields: Any) -> Evaluation:
@@ -239,10 +258,10 @@ def test_a_share_counts_every_layer_of_a_class():
     assert blocks_per_end[32] == pytest.approx(2 * blocks_per_end[16])
 
 
-def test_an_estimate_says_what_is_approximated(tmp_path, command):
+def test_an_estimate_says_what_is_approximated_and_left_out(tmp_path, command):
     names = ("approximated", "approximated_share")
     for approximated in (SOME, {}):
-        model = traced("llama-3.1-8b", approximated=approximated, left_out=("a buffer",))
+        model = traced("llama-3.1-8b", approximated=approximated, left_out=("a buffer", "another"))
         plan = plan_of(model)
         result = dt.evaluate(plan, job(model), CLUSTER)
         fields = evaluation_fields(result, job(model), CLUSTER, dt.frameworks.load("megatron"))
@@ -251,98 +270,46 @@ def test_an_estimate_says_what_is_approximated(tmp_path, command):
         code, out, _ = command("estimate", str(tmp_path / "plan.yaml"))
         assert code == 0
         assert ("of the operators' time: attention of" in out) == bool(approximated)
+        assert [line.split(maxsplit=2)[2] for line in out.splitlines() if line.startswith("left out")] == [
+            "a buffer and 1 more in --json"
+        ]
         code, out, _ = command("estimate", str(tmp_path / "plan.yaml"), "--json")
         assert json.loads(out).get("approximated", []) == [
             {"layer": layer, "operator": name, "words": words}
             for layer, of in approximated.items()
             for name, words in of.items()
         ]
+        assert json.loads(out)["left_out"] == ["a buffer", "another"]
 
 
-# Import: the tracing itself is tested elsewhere.
+SMALL = ("--chip", "h100-sxm", "--chips", "8", "--global-batch", "16", "--seq-len", "2048")
 
 
-@pytest.fixture
-def tracing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bool]]:
-    """A tracer that always finds the same model; what it was asked."""
-    asked: list[tuple[Path, bool]] = []
-
-    def trace_config(path: Path, *, strict: bool = False) -> TracedModel:
-        asked.append((path, strict))
-        if strict:
-            raise InputError(str(path), "has what is approximated", "leave --strict out")
-        return traced("llama-3.1-8b", approximated=SOME, left_out=("a buffer",))
-
-    def from_torch(module: object, example_inputs: object, **options: Any) -> TracedModel:
-        del module, example_inputs
-        return traced("llama-3.1-8b", name=options["name"], max_seq_len=options["max_seq_len"] or 2**20)
-
-    module = ModuleType("dovetail.models.tracing")
-    module.__dict__.update(trace_config=trace_config, from_torch=from_torch)
-    monkeypatch.setitem(sys.modules, "dovetail.models.tracing", module)
-    monkeypatch.setattr(importing, "find_spec", lambda _: module)
-    return asked
-
-
-def config(folder: Path, **fields: Any) -> str:
-    path = folder / "my-model.json"
-    path.write_text(json.dumps(CONFIGS["llama"] | fields))
-    return str(path)
-
-
-@pytest.mark.parametrize("out", ["model.yaml", "model.json"])
-def test_a_config_is_traced_where_that_is_asked_for(out, tracing, tmp_path, command):
-    path, written = config(tmp_path), tmp_path / out
-    code, text, _ = command("models", "import", path, "--trace", "--out", str(written))
+def test_a_plan_and_its_report_say_what_is_left_out_and_which_framework_can_start_it(tmp_path, command):
+    model = traced("llama-3.1-8b", approximated=SOME, left_out=("a buffer",))
+    (tmp_path / "model.yaml").write_text(dt.models.to_yaml(model))
+    asked = ("plan", "--model", str(tmp_path / "model.yaml"), *SMALL, "--fix", "tensor_parallel=1")
+    for framework, starts in (("megatron", False), ("fsdp", True)):
+        code, out, _ = command(*asked, "--framework", framework)
+        assert code == 0
+        assert "left out      a buffer" in out
+        assert ("no launch file: llama-3.1-8b is traced and has no description" in out) == (not starts)
+        code, out, _ = command(*asked, "--framework", framework, "--json")
+        answer = json.loads(out)
+        assert answer["left_out"] == ["a buffer"]
+        assert ("plan again with --framework fsdp" in answer.get("launch_note", "")) == (not starts)
+    (tmp_path / "answer.json").write_text(out)
+    code, _, error = command("report", str(tmp_path / "answer.json"), "--out", str(tmp_path / "page.html"), "--force")
+    assert (code, error) == (0, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "Left out: a buffer." in page
+    assert "a scan as attention" in page
+    code, out, _ = command("plan", "--model", str(tmp_path / "model.yaml"), *SMALL, "--chips", "8,16", *asked[-2:])
     assert code == 0
-    assert tracing == [(Path(path), False)]
-    assert f"a scan as attention: 1 in {BLOCK}, first attention" in text
-    assert "a buffer" in text
-    model = dt.models.load(str(written))
-    assert isinstance(model, TracedModel)
-    assert model.approximated == SOME
-    code, text, _ = command("models", "import", path, "--trace", "--json")
-    assert json.loads(text)["approximated"] == [
-        {"layer": BLOCK, "operator": "attention", "words": "a scan as attention"}
-    ]
-    assert json.loads(text)["left_out"] == ["a buffer"]
+    assert "no launch file: llama-3.1-8b" in out
+    assert why_no_launch_file(job(from_catalogue("llama-3.1-8b")), dt.frameworks.load("megatron")) is None
 
 
-def test_wrong_imports_end_with_one_sentence(tracing, tmp_path, command):
-    path = config(tmp_path)
-    for arguments, named in (
-        ((path, "--strict"), "--strict: needs --trace"),
-        ((path, "--trace", "--strict"), "has what is approximated"),
-        (("llama-3.1-8b", "--trace"), "is neither a config.json"),
-        ((path, "--out", str(tmp_path / "model.json")), "does not end in .yaml"),
-    ):
-        code, out, error = command("models", "import", *arguments)
-        assert (code, out) == (2, "")
-        assert named in error
-    assert [strict for _, strict in tracing] == [True]
-
-
-@pytest.mark.parametrize("model_type", ["mamba", "novel"])
-def test_a_family_that_is_not_read_is_traced(model_type, tracing, tmp_path):
-    model = dt.models.from_huggingface(config(tmp_path, model_type=model_type))
-    assert isinstance(model, TracedModel)
-    assert model.name == "my-model"
-    assert dt.models.load(config(tmp_path, model_type=model_type)) == model
-    assert len(tracing) == 2
-    assert not isinstance(dt.models.from_huggingface(config(tmp_path)), TracedModel)
-
-
-@pytest.mark.parametrize("model_type", ["mamba", "novel"])
-def test_without_the_packages_the_sentence_names_the_extra(model_type, monkeypatch, tmp_path, refusal):
-    monkeypatch.setattr(importing, "find_spec", lambda _: None)
-    path = config(tmp_path, model_type=model_type)
-    extra = 'pip install "dovetail[torch]"'
-    assert extra in refusal(dt.models.from_huggingface, path)
-    assert extra in refusal(importing.trace_config, path)
-    assert extra in refusal(dt.models.from_torch, object(), {})
-
-
-def test_a_module_is_traced(tracing):
-    model = dt.models.from_torch(object(), {}, name="mine", max_seq_len=4096)
-    assert (model.name, model.max_seq_len) == ("mine", 4096)
-    assert tracing == []
+def test_the_frameworks_to_plan_again_with_are_those_whose_files_hold_no_model():
+    named = {limits.framework for limits in LAUNCHES.values() if f" {limits.framework}" in PLAN_AGAIN}
+    assert named == {limits.framework for limits in LAUNCHES.values() if not limits.describes}

@@ -39,7 +39,7 @@ COMMANDS = [
     (["models", "import", "right.json", "--out", "absent/model.yaml"], "absent/model.yaml: cannot be written"),
     (["models", "import", "right.json", "--out", "folder.yaml"], "folder.yaml: cannot be written"),
     (["models", "import", "right.json", "--out", "new.yaml", "--seq-len", "-1"], "--seq-len"),
-    (["models", "import", "right.json", "--out", "new.json"], "new.json: does not end in .yaml"),
+    (["models", "import", "right.json", "--out", "new.txt"], "new.txt: does not end in .yaml or .json"),
     (["models", "import", "config.yaml", "--out", "config.yaml", "--force"], "config.yaml: is the config itself"),
     (["models", "import", "right.json", "--out", "empty.yaml"], "empty.yaml: already exists"),
     (["models", "import", "folder.yaml"], "folder.yaml/config.json: cannot be read"),

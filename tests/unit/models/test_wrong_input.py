@@ -294,7 +294,8 @@ CONFIG_RELATIONS = [
     ("llama", {"model_type": "bart", "is_encoder_decoder": True}, "attention from a decoder to an encoder"),
     ("llama", {"model_type": "Llama"}, "did you mean 'llama'"),
     ("llama", {"model_type": "qwen2-moe"}, "did you mean 'qwen2_moe'"),
-    ("llama", {"model_type": "lama"}, "we do not read this family"),
+    ("llama", {"model_type": "lama"}, "did you mean 'llama'"),
+    ("llama", {"model_type": "novel"}, "we do not read this family"),
     ("llama", {"text_config": 3}, "text_config"),
 ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.documents import read_document
-from dovetail.errors import InputError, quoted
+from dovetail.errors import InputError, near, quoted
 from dovetail.models.huggingface.classic_families import CLASSIC
 from dovetail.models.huggingface.decoder import Importer
 from dovetail.models.huggingface.dense_families import DENSE
@@ -68,6 +68,12 @@ MISSING_OPERATORS: Mapping[str, str] = {
 }
 
 
+#: What to do where a config has no type.
+ADD_TYPE = "add it as the model's own config has it"
+#: How close a misspelt type is to the right one; families have names that are nearly as close.
+_CLOSE = 0.75
+
+
 class NotReadError(InputError):
     """A type that no importer reads; the model may still be traced."""
 
@@ -100,7 +106,7 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
         reader = ConfigReader(inherited | given, text.where)
     model_type = reader.fields.get("model_type", outer_type)
     if model_type is None:
-        raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
+        raise InputError(reader.at("model_type"), "is missing", ADD_TYPE)
     if not isinstance(model_type, str):
         raise InputError(reader.at("model_type"), f"is {quoted(model_type)}", "it should be a text such as 'llama'")
     importer = TEXT_PARTS.get(model_type, model_type)
@@ -119,11 +125,23 @@ def _not_read(refused: InputError) -> NotReadError:
     return NotReadError(refused.where, refused.what, refused.fix)
 
 
+def is_read(model_type: str) -> bool:
+    """Whether an importer reads configs of a type."""
+    return TEXT_PARTS.get(model_type, model_type) in IMPORTERS
+
+
+def likely_type(model_type: str) -> str | None:
+    """The type that a misspelt one stands for."""
+    types = (*IMPORTERS, *TEXT_PARTS, *MISSING_OPERATORS)
+    same = next((each for each in types if _letters(each) == _letters(model_type)), None)
+    return same or near(types, model_type, _CLOSE)
+
+
 def _unknown_type(model_type: str) -> str:
-    """The fix for an unknown type: suggests another spelling, never a similar family, which would be wrong."""
-    for importer in (*IMPORTERS, *TEXT_PARTS):
-        if _letters(importer) == _letters(model_type):
-            return f"did you mean {importer!r}"
+    """The fix for an unknown type."""
+    likely = likely_type(model_type)
+    if likely is not None:
+        return f"did you mean {likely!r}"
     return "we do not read this family yet; docs/reference/models.md lists those we do"
 
 

@@ -10,13 +10,16 @@ from dovetail.models import Job, Model, described
 from dovetail.models.model import EMBEDDING, HEAD
 from dovetail.plans.launch_models import torchtitan_shapes
 
+#: What to do where the files of a framework describe the model and it has no description.
+PLAN_AGAIN = "plan again with --framework fsdp or deepspeed, where the model is your code"
+
 
 def model_for(job: Job, version: str) -> Model:
     """The model by its blocks, for a launch file that has to describe it."""
     model = described(job.model)
     if model is None:
         what = f"{job.model.name} is traced and has no description that {version} knows"
-        raise InputError("job: model", what, "export to deepspeed or accelerate, where the model is your code")
+        raise InputError("job: model", what, PLAN_AGAIN)
     return model
 
 

@@ -95,6 +95,14 @@ class TrainingPart(AnswerPart):
     cost_usd: float | None = None
 
 
+class ApproximatedPart(AnswerPart):
+    """An operator of a traced model that stands for something else."""
+
+    layer: str
+    operator: str
+    words: str
+
+
 class AnswerFile(AnswerPart):
     """The answer of `plan` or `estimate` with a plan."""
 
@@ -117,6 +125,9 @@ class AnswerFile(AnswerPart):
     alternatives: tuple[OtherPlan, ...] = ()
     explanation: ExplanationPart | None = None
     training: TrainingPart | None = None
+    approximated: tuple[ApproximatedPart, ...] = ()
+    approximated_share: float = 0.0
+    left_out: tuple[str, ...] = ()
 
     def task(self, where: str, folder: Path) -> Task:
         """The plan with its job and cluster, as the plan file would have them."""

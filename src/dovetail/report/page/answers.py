@@ -35,7 +35,7 @@ GIB = 2.0**30
 
 def answer_page(answer: AnswerFile, task: Task, command: str) -> Page:
     """The page of a plan, the task being the answer's."""
-    sections = [_time(answer), _memory(answer), *step_sections(task), *_close(answer)]
+    sections = [_time(answer), _memory(answer), *step_sections(task), *_traced(answer), *_close(answer)]
     if answer.explanation is not None:
         sections += _explained(answer.explanation)
     return Page(
@@ -149,6 +149,18 @@ def _memory(answer: AnswerFile) -> Section:
         for stage in stages
     )
     return Section("memory", "What fills the memory", lead, (chart,), Table(("stage", *names, "all"), rows))
+
+
+def _traced(answer: AnswerFile) -> list[Section]:
+    """What of a traced model the figures do not have, or have as something else."""
+    if not answer.approximated and not answer.left_out:
+        return []
+    share = f"take {percent_text(answer.approximated_share)} of the operators' time"
+    lead = f"Operators that stand for something else {share}." if answer.approximated else ""
+    left = tuple(f"Left out: {each}." for each in answer.left_out)
+    rows = tuple((each.layer, each.operator, each.words) for each in answer.approximated)
+    table = Table(("layer", "operator", "what stands for what"), rows) if rows else None
+    return [Section("traced", "What the traced model approximates", lead, (), table, notes=left)]
 
 
 def _close(answer: AnswerFile) -> list[Section]:
