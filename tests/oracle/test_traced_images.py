@@ -85,7 +85,8 @@ def test_it_is_estimated_and_planned(name: str) -> None:
 def test_published_models_are_traced_whole(name: str, parameters: int) -> None:
     model = trace_config(next(CONFIG_FILES.glob(f"*__{name}.json")))
     assert model_graph(model).parameters() == parameters
-    assert (model.approximated, model.left_out) == ({}, ())
+    assert model.approximated == {}
+    assert all(said.startswith("the modules that predict further tokens") for said in model.left_out)
 
 
 def test_images_that_cannot_be_run_are_left_out() -> None:

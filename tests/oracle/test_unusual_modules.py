@@ -40,7 +40,7 @@ def test_products_and_parameters_are_those_of_the_module(name: str) -> None:
     torch.manual_seed(0)
     module, inputs = CASES[name]()
     # its loss is no product
-    plain: Any = module if name != "returns its loss" else Net(list(module.blocks))
+    plain: Any = module if name != "returns its loss" else Net(module.blocks)
     truth = autograd_flops(plain, inputs)[:2]
     trained(plain(*inputs))
     used = sum(p.numel() for p in plain.parameters() if p.grad is not None)

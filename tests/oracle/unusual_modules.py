@@ -58,10 +58,11 @@ class Cat(Attention):
 
     def __init__(self) -> None:
         super().__init__(plain)
-        self.qkv = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(3))
+        self.qkv: Any = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(3))
 
     def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
-        made = F.linear(self.norm(x), torch.cat([each.weight for each in self.qkv]))
+        query, key, value = self.qkv
+        made = F.linear(self.norm(x), torch.cat([query.weight, key.weight, value.weight]))
         heads = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in made.chunk(3, -1))
         return x + self.out(plain(self, *heads).transpose(1, 2).flatten(2))
 

@@ -149,15 +149,17 @@ def _described(config: Mapping[str, Any], where: str, name: str) -> Model | None
 
 
 def _with_description(traced: TracedModel, described: Model) -> TracedModel:
-    """The model with its description, where that has the same blocks and parameters."""
-    from dovetail.models.build import model_graph
+    """The model with its description, where that is the same model."""
+    from dovetail.models.build import check_description
 
     # transformers leaves the modules out that predict further tokens
-    described = described.model_copy(update={"multi_token_prediction": None})
-    same = described.num_layers == traced.num_layers
-    if same and model_graph(described).parameters() == model_graph(traced).parameters():
-        return traced.model_copy(update={"described": described})
-    return traced
+    own = described.model_copy(update={"multi_token_prediction": None})
+    found = traced.model_copy(update={"described": own})
+    try:
+        check_description(found, traced.name)
+    except InputError:
+        return traced
+    return found if own.num_layers == traced.num_layers else traced
 
 
 def _model(

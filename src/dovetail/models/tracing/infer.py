@@ -86,11 +86,17 @@ class Inference:
             self._same_lengths(node)
         for result in node.results:
             self._fitted(node, result)
-        places = self.flow.trace.seq or 1
-        if node.target == "select" and self.grows(self.of(node.args[0])[node.args[1]]):
-            self._selected += 1
-        many = max(len(node.results), self._selected) >= places > 1
-        self.unrolled = self.unrolled or (many and any(map(self.grows, self.of(node.args[0]))))
+        self._count_parts(node)
+
+    def _count_parts(self, node: Node) -> None:
+        """Whether a sequence is taken apart into its tokens."""
+        source: object = node.args[0] if node.args else None
+        if not isinstance(source, Value):
+            return
+        grows = [self.grows(axis) for axis in self.of(source)]
+        self._selected += node.target == "select" and grows[int(node.args[1])]
+        many = max(len(node.results), self._selected) >= (self.flow.trace.seq or 1) > 1
+        self.unrolled = self.unrolled or (many and any(grows))
 
     def _same_lengths(self, node: Node) -> None:
         """What is not known keeps the axes that are as long as those of what it reads."""

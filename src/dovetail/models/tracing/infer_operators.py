@@ -230,7 +230,18 @@ def _index(inf: Inference, node: Node) -> None:
         rows = by_sample(inf, value, node.result.shape[0], inf.of(ids[0])[0])
         inf.axes[node.result.id] = (rows, *inf.of(ids[0])[1:], *inf.of(value)[1:])
     else:
-        inf.broken[id(node)] = "index picks rows by contents"
+        _picked(inf, node)
+
+
+def _picked(inf: Inference, node: Node) -> None:
+    """Rows that only contents decide: one of each sample stands for them."""
+    inf.broken[id(node)] = f"{node.target} picks rows by contents"
+    shape = node.result.shape
+    kept = inf.of(node.args[0])[::-1]
+    rest = [a if inf.atoms.length(a) == n else inf.atoms.axis(n) for a, n in zip(kept, shape[:0:-1], strict=False)]
+    if len(rest) == len(shape) - 1:
+        first = (inf.batch,) if shape[0] == inf.flow.trace.batch else inf.atoms.axis(shape[0])
+        inf.axes[node.result.id] = (first, *rest[::-1])
 
 
 def _topk(inf: Inference, node: Node) -> None:
@@ -261,5 +272,5 @@ OPERATOR_RULES: Mapping[str, Rule] = {
     "experts": _experts,
     "routing": _routing, "causal_conv1d": _causal_conv, "state_space": _state_space, "convolution": _convolution,
     "group_norm": _group_norm, **dict.fromkeys(RESIZED, _upsample), "index": _index, "loss": _loss, "topk": _topk,
-    "placed": _placed, "embedding_bag": _embedding_bag,
+    **dict.fromkeys(("nonzero", "masked_select"), _picked), "placed": _placed, "embedding_bag": _embedding_bag,
 }  # fmt: skip

@@ -25,7 +25,7 @@ from dovetail.models.tracing.rewrite import rewrite
 from dovetail.models.tracing.rewrite_blocks import rewrite_blocks
 from dovetail.models.tracing.rewrite_experts import fold_experts
 from dovetail.models.tracing.rewrite_indexers import fold_indexers
-from dovetail.models.tracing.trace import UNKNOWN_ROWS, Node, Trace, Value
+from dovetail.models.tracing.trace import Node, Trace, Value
 
 #: Functions of operators that are counted a second time: products, and convolutions that sum over channels.
 _COUNTED = frozenset({"einsum", "dense"})
@@ -212,7 +212,7 @@ class _Lowering:
         for node in self._inf.flow.nodes:
             masks = [v for v in node.inputs() if v.dtype in ("bool", "uint8")] if node.target == "index" else []
             if node.target in ("nonzero", "masked_select") or (masks and self._inf.flow.is_data(node.args[0])):
-                what = f"how many rows {node.target} picks is not known; {UNKNOWN_ROWS} stand for them"
+                what = f"how many rows {node.target} picks is not known; one of each sample stands for them"
                 self._left_out[what] = None
 
     def _is_of_places(self, dim: str, rows: int) -> bool:

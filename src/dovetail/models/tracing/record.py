@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from dovetail.errors import InputError
 from dovetail.models.tracing.contents import MOST_POINTS
@@ -39,7 +40,7 @@ class Recording:
     ) -> None:  # fmt: skip
         self.module = module
         self._every_layer, self._apart = every_layer, apart
-        self.recorder = Recorder()
+        self.recorder = Recorder(batch)
         self.batch, self.seq = batch, seq
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._units: list[UnitCall] = []
@@ -129,11 +130,8 @@ class Recording:
             with self.recorder.differentiated():
                 return own.__get__(None, cls)(*args, **options)
 
-        torch.autograd.Function.apply = classmethod(apply)
-        try:
+        with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
             yield
-        finally:
-            torch.autograd.Function.apply = own
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from dovetail.models.tracing.pytorch import (
     tree_flatten,
     tree_map,
 )
-from dovetail.models.tracing.trace import UNKNOWN_ROWS, Node, Value
+from dovetail.models.tracing.trace import Node, Value
 
 Function: TypeAlias = "Callable[..., Any]"
 
@@ -45,14 +45,16 @@ WHOLE: Mapping[Function, str] = {
 }
 
 #: As many operators as are recorded: a model of a thousand layers that are all different has fewer.
-MOST_OPERATORS = 100_000
+MOST_OPERATORS = 50_000
 
 
 class Recorder(TorchDispatchMode):
     """Collects nodes; below it fake tensors compute shapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int) -> None:
         super().__init__()
+        #: rows of a tensor where only its contents say how many there are: one of each sample
+        self._picked_rows = batch
         self.nodes: list[Node] = []
         #: what made each value, by its id
         self.maker: dict[int, Node] = {}
@@ -141,11 +143,11 @@ class Recorder(TorchDispatchMode):
         given = [self.value(t) for t in written if isinstance(t, torch.Tensor)]
         if not given:
             return self.note(name, args, options, out)
-        arguments = tree_map(self._argument, (tuple(args), dict(options)))
+        arguments, named = tree_map(self._argument, (tuple(args), dict(options)))
         target = written[0]
         view = self.value(target)
         result = self.declare(target, "computed")
-        self._add(name.removesuffix("_"), *arguments, (result,))
+        self._add(name.removesuffix("_"), arguments, named, (result,))
         base = getattr(target, "_base", None)
         if base is not None and target._is_view():
             before = self.value(base)
@@ -194,7 +196,7 @@ class Recorder(TorchDispatchMode):
                 self.notes["a branch on the contents of a tensor took the side of 1"] = None
                 return True if args[0].dtype is torch.bool else 1
             if name == "nonzero":
-                return torch.empty((UNKNOWN_ROWS, args[0].dim()), dtype=torch.int64)
+                return torch.empty((self._picked_rows, args[0].dim()), dtype=torch.int64)
             if name == "index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
                 mask = next(t for t in args[1] if t is not None)
                 return args[0].new_empty((self._rows(mask), *args[0].shape[mask.dim() :]))
@@ -206,7 +208,7 @@ class Recorder(TorchDispatchMode):
         """How many points a mask leaves, where that is known."""
         known = self._contents.of(mask)
         with really():
-            return UNKNOWN_ROWS if known is None else int(known.sum())
+            return self._picked_rows if known is None else int(known.sum())
 
     def _is_random(self, value: Value) -> bool:
         """Whether it is made of random numbers."""

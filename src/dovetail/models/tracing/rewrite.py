@@ -56,7 +56,8 @@ def look_up_positions(flow: Flow) -> None:
         rank = len(table.shape)
         is_table = rank == 2 or (rank == 3 and table.shape[0] == 1)
         rows = node.result.shape[rank - 2] if is_table else 0
-        if is_table and node.arg(1, "dim", 0) % rank == rank - 2 and rows == flow.trace.seq <= table.shape[-2]:
+        cut = is_table and node.arg(1, "dim", 0) % rank == rank - 2
+        if cut and rows == flow.trace.seq and rows <= table.shape[-2]:
             ids = Value(-node.result.id, node.result.shape[:-1], "int64", "position_ids", "constant")
             flow.collapse(Node("embedding", (table, ids), {}, node.results, node.path, node.unit, node.after), [node])
 

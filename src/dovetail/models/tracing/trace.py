@@ -8,9 +8,6 @@ from typing import Any, TypeAlias
 
 from dovetail.frozen import frozen
 
-#: A tensor's rows where only its contents say how many there are.
-UNKNOWN_ROWS = 3
-
 Shape: TypeAlias = "tuple[int, ...]"
 
 
