@@ -152,6 +152,16 @@ def test_what_is_given_wrongly_is_one_sentence(given: torch.Tensor, options: dic
         from_torch(Net([Block() for _ in range(2)]), (given,), **options)
 
 
+def test_settings_that_hold_themselves_are_compared() -> None:
+    def again(x: torch.Tensor, times: int = 2) -> torch.Tensor:
+        return again(F.gelu(x), times - 1) if times else x
+
+    ring: list[Any] = [1]
+    ring.append(ring)
+    model = from_torch(Net([Block(0, ring, again) for _ in range(3)]), (tokens(),))
+    assert [run.count for run in model_graph(model).chain] == [1, 3, 1]
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(InputError, match=r"module: is a function; it should be a torch\.nn\.Module"):
         from_torch(lambda x: x, (tokens(),))

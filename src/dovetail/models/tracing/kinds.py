@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
@@ -55,22 +56,28 @@ class _Itself:
         return id(self._value)
 
 
-def setting(value: Any, owner: Any = None) -> object:
-    """What can be compared of a setting or argument: equal ones do the same."""
+def setting(value: Any, owner: Any = None, inside: frozenset[int] = frozenset()) -> object:
+    """What can be compared of a setting or argument: equal ones do the same; `inside` are those that hold it."""
+    if id(value) in inside:
+        return "what holds it"
+
+    def parts(*values: Any) -> tuple[object, ...]:
+        return tuple(setting(each, owner, inside | {id(value)}) for each in values)
+
     match value:
         case bool() | int() | float() | str() | bytes() | None | torch.dtype() | torch.device():
             return type(value).__name__, value
         case tuple() | list():
-            return type(value).__name__, tuple(setting(each, owner) for each in value)
+            return type(value).__name__, *parts(*value)
         case Mapping():
-            return tuple((setting(name), setting(each, owner)) for name, each in value.items())
+            return parts(*value.keys()), parts(*value.values())
         case functools.partial():
-            return setting(value.func, owner), setting(value.args, owner), setting(value.keywords, owner)
+            return parts(value.func, value.args, value.keywords)
         case MethodType() if value.__self__ is owner:
             return value.__func__
         case FunctionType():
-            cells = (cell.cell_contents for cell in value.__closure__ or ())
-            return value.__code__, tuple(setting(each, owner) for each in cells), setting(value.__defaults__, owner)
+            cells = inspect.getclosurevars(value).nonlocals
+            return value.__code__, *parts(cells, value.__defaults__, value.__kwdefaults__)
         case _:
             return "owner" if value is owner else _Itself(value)
 
