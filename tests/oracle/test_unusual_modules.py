@@ -47,6 +47,7 @@ def test_products_and_parameters_are_those_of_the_module(name: str) -> None:
     model = from_torch(module, inputs)
     unused = sum(p.numel() for p in plain.parameters()) - used
     assert model.left_out == ((f"{unused:,} parameters on which the loss does not depend",) if unused else ())
+    assert model.approximated == {}
     assert model_graph(model).parameters() == used
     seq = SEQ if inputs[0].dim() == 2 else longest_seq_len(model)
     assert products(model_graph(model), BATCH, seq) == pytest.approx(truth, rel=1e-9)

@@ -67,6 +67,19 @@ class Cat(Attention):
         return x + self.out(plain(self, *heads).transpose(1, 2).flatten(2))
 
 
+class Written(Block):
+    """Writes parts of what it hands on into a tensor, and leaves others as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(HIDDEN, HIDDEN // 2)
+
+    def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
+        made = torch.zeros_like(x)
+        made[..., HIDDEN // 2 :] = self.narrow(super().forward(x))
+        return x + made
+
+
 class Scaled(Block):
     """A weight that is trained in two parts."""
 
@@ -203,6 +216,7 @@ CASES: Mapping[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = MappingPr
         "called twice on the same": _text(lambda: Net([Block() for _ in range(3)], both_ways)),
         "all run again": _text(lambda: Net([Block() for _ in range(3)], twice)),
         "weights of three": _text(lambda: Net([Cat() for _ in range(3)])),
+        "written in part": _text(lambda: Net([Written() for _ in range(3)])),
         "a scaled weight": _text(lambda: Net([Scaled() for _ in range(3)])),
         "a difference of probabilities": _text(lambda: Net([Attention(difference) for _ in range(3)])),
         "complex rotary": _text(

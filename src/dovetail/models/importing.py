@@ -94,8 +94,8 @@ def from_torch(
 
     Args:
         module: The module; its weights may be on the meta device.
-        example_inputs: What its forward is called with: a tensor, a tuple or a dict. The first axis is the batch, of two
-            samples or more; the second axis of whole numbers is the sequence.
+        example_inputs: What its forward is called with: a tensor, a tuple or a dict. The first axis is the batch, of
+            two samples or more; the second axis of whole numbers is the sequence.
         name: How answers call the model.
         strict: Whether operators that the graph can only approximate are refused.
         max_seq_len: The longest sequence; left out it is not limited.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dovetail.graph import Element, Kind, Operand, Operator
 from dovetail.graph.operator import vector_work
 from dovetail.models.tracing.emissions_of_blocks import BLOCKS
-from dovetail.models.tracing.emissions_of_movements import generic, reshaped
+from dovetail.models.tracing.emissions_of_movements import generic, reshaped, written_into
 from dovetail.models.tracing.emissions_of_points import COMPARISONS, FUNCTION, compare, point
 from dovetail.models.tracing.emit import Emission, Emitter, Pieces, one
 from dovetail.models.tracing.flow import POINTWISE, VIEWS, Source
@@ -265,7 +265,7 @@ EMISSIONS: Mapping[str, Emission] = {
     **dict.fromkeys(COMPARISONS, compare),
     "linear": _linear, "cat": _cat, "norm": _norm, "embedding": _embedding, "embedding_bag": _embedding_bag,
     "index": _index,
-    "constant_pad_nd": reshaped,
+    "constant_pad_nd": reshaped, "write": written_into,
     **dict.fromkeys(RESIZED, reshaped),
     "placed": reshaped,
     "unknown": _unknown,

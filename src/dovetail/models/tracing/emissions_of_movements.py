@@ -30,6 +30,20 @@ def reshaped(emit: Emitter, node: Node) -> None:
     emit.hold(node.result, made)
 
 
+def written_into(emit: Emitter, node: Node) -> None:
+    """A part of a tensor is overwritten: what was there and the part are copied into one."""
+    given = [v for v in node.args[:2] if emit.flow.is_data(v)]
+    tensors = list(dict.fromkeys(emit.whole(v) for v in given))
+    leaves = emit.flat(node.result)
+    read = [a for t in tensors for a in emit.leaves(t)]
+    along = [
+        a for a in dict.fromkeys((*leaves, *read)) if any(a not in emit.leaves(t) for t in tensors) or a not in leaves
+    ]
+    operands, dims = tuple(emit.operand(t) for t in tensors), tuple(emit.dim(a) for a in leaves)
+    made = emit.builder.movement(emit.name(node), "write", operands, dims, tuple(emit.dim(a) for a in along))
+    emit.hold(node.result, emit.remember(made, leaves))
+
+
 def _copy(emit: Emitter, name: str, tensor: str, leaves: Sequence[int]) -> str:
     mine, source = emit.leaves(tensor), emit.operand(tensor)
     gone, come = [a for a in mine if a not in leaves], [a for a in leaves if a not in mine]

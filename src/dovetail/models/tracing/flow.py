@@ -251,7 +251,7 @@ class Flow:
         for node in list(self.nodes):
             chain: list[Node] = []
             each: Node | None = node
-            while each is not None and each.target == "scatter":
+            while each is not None and each.target == "write":
                 chain.append(each)
                 each = self.maker.get(each.args[0].id)
             if (

@@ -244,6 +244,14 @@ def _picked(inf: Inference, node: Node) -> None:
         inf.axes[node.result.id] = (first, *rest[::-1])
 
 
+def _written(inf: Inference, node: Node) -> None:
+    """What was there has the axes of the whole, but where it was made for that and only the part's are known."""
+    before, part = (inf.of(value) for value in node.args[:2])
+    known = inf.flow.is_data(node.args[0]) or len(before) != len(part)
+    pairs = zip(before, part, node.result.shape, strict=False)
+    inf.axes[node.result.id] = before if known else tuple(p if inf.atoms.length(p) == n else b for b, p, n in pairs)
+
+
 def _topk(inf: Inference, node: Node) -> None:
     axes = list(inf.of(node.args[0]))
     dim = node.arg(2, "dim", -1)
@@ -272,5 +280,6 @@ OPERATOR_RULES: Mapping[str, Rule] = {
     "experts": _experts,
     "routing": _routing, "causal_conv1d": _causal_conv, "state_space": _state_space, "convolution": _convolution,
     "group_norm": _group_norm, **dict.fromkeys(RESIZED, _upsample), "index": _index, "loss": _loss, "topk": _topk,
-    **dict.fromkeys(("nonzero", "masked_select"), _picked), "placed": _placed, "embedding_bag": _embedding_bag,
+    **dict.fromkeys(("nonzero", "masked_select"), _picked), "write": _written, "placed": _placed,
+    "embedding_bag": _embedding_bag,
 }  # fmt: skip

@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):
         if base is not None and target._is_view():
             before = self.value(base)
             after = self.declare(base, "computed")
-            self._add("scatter", (before, result, view), {}, (after,))
+            self._add("write", (before, result, view), {}, (after,))
         return out
 
     def differences(self, ends: torch.Tensor) -> list[int]:

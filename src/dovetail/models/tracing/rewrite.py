@@ -13,7 +13,7 @@ from dovetail.models.tracing.trace import Node, Value
 
 #: What turns a head by its position: everything that is linear but for products with tables.
 _TURNS = VIEWS | {"mul", "neg", "slice", "cat", "add", "sub", "stack", "select", "split", "unbind", "view_as_complex",
-                  "view_as_real", "scatter", "copy", "new_empty", "empty_like", "split_with_sizes",
+                  "view_as_real", "write", "copy", "new_empty", "empty_like", "split_with_sizes",
                   "chunk", "roll", "complex", "addcmul", "index_select"}  # fmt: skip
 _SHAPES = frozenset({"view", "_unsafe_view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"})
 _ACTIVATIONS = {"tanh", "erf", "sigmoid", "relu", "softplus", "exp", "log1p", "silu", "gelu", "clamp"}
