@@ -84,7 +84,7 @@ class Emitter:
         """The size of a free dim that is not batch or sequence itself."""
         base = self.inf.sequences[0] if self.inf.sequences else self.inf.batch
         size = self.atoms.size(atom)
-        longest = self.inf.unlimited.get(self.atoms.find(atom), size)
+        longest = self.inf.uncapped.get(self.atoms.find(atom), size)
         factor = Fraction(longest, self.atoms.size(base))
         at_most = size if size < longest else None
         return DerivedSize(("seq" if self.inf.sequences else "batch",), factor=factor, at_most=at_most)

@@ -32,8 +32,8 @@ class Inference:
         self.patches: list[int] = []
         #: keys of self-attention where a tensor of pairs names both
         self.keys: dict[int, int] = {}
-        #: dims of which a job sizes a part at most → how long they would be without this limit
-        self.unlimited: dict[int, int] = {}
+        #: dims with a cap, as the keys an indexer chooses → their size without it
+        self.uncapped: dict[int, int] = {}
         #: whether the module goes over its tokens one by one
         self.unrolled = False
         #: a sequence and a length → the number of its chunks and one chunk

@@ -114,7 +114,7 @@ def _indexer(inf: Inference, node: Node) -> None:
         inf.same(q[-2], given[-1], node)
     *rows, chosen = node.result.shape
     choice = inf.atoms.new(chosen, free=True)
-    inf.unlimited[choice] = node.options["of"]
+    inf.uncapped[choice] = node.options["of"]
     inf.axes[node.result.id] = (*(inf.atoms.reshape(q[:1], rows) or inf.atoms.fresh(rows)), (choice,))
 
 

@@ -212,7 +212,7 @@ class _Lowering:
         for node in self._inf.flow.nodes:
             masks = [v for v in node.inputs() if v.dtype in ("bool", "uint8")] if node.target == "index" else []
             if node.target in ("nonzero", "masked_select") or (masks and self._inf.flow.is_data(node.args[0])):
-                what = f"how many rows {node.target} picks is not known; one of each sample stands for them"
+                what = f"how many rows {node.target} picks is not known: one of each sample stands for them"
                 self._left_out[what] = None
 
     def _is_of_places(self, dim: str, rows: int) -> bool:
